@@ -1,0 +1,1 @@
+"""The nouns, canonical bytes, keys, clock, randomness, errors, events and configuration."""

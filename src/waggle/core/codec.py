@@ -1,0 +1,84 @@
+"""Canonical bytes: what is hashed, signed, sent and stored, defined once.
+
+A noun's bytes are a version byte and its fields as one msgpack array (msgspec, `array_like`). Decoding is
+strict: unknown or missing fields, wrong types, over-long fields, non-finite numbers and any encoding
+other than the canonical one are refused, so that one value has one digest.
+"""
+
+import hashlib
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+import zstandard
+
+from waggle.core.errors import DecodeError
+
+VERSION = 1
+MAX_BYTES = 1 << 20
+"""The largest decoded noun that is accepted from anywhere, in bytes."""
+
+T = TypeVar("T", bound=msgspec.Struct)
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_compress = zstandard.ZstdCompressor(level=9, write_checksum=False, write_content_size=True).compress
+
+
+@lru_cache(maxsize=64)
+def _decoder(kind: type[msgspec.Struct]) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind)
+
+
+def encode(noun: msgspec.Struct) -> bytes:
+    """The canonical bytes of a noun."""
+    return bytes((VERSION,)) + _encoder.encode(noun)
+
+
+def decode(kind: type[T], data: bytes, max_bytes: int = MAX_BYTES) -> T:
+    """The noun whose canonical bytes these are.
+
+    Raises:
+        DecodeError: with `reason` one of `too-large`, `version`, `schema`, `not-canonical`.
+    """
+    if len(data) > max_bytes:
+        raise DecodeError("too-large", f"{kind.__name__} has {len(data)} bytes; at most {max_bytes} are accepted")
+    if not data or data[0] != VERSION:
+        found = data[0] if data else "none"
+        raise DecodeError("version", f"{kind.__name__} has format version {found}; this program reads {VERSION}")
+    decoder = _decoder(kind)
+    try:
+        noun = decoder.decode(memoryview(data)[1:])
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise DecodeError("schema", f"{kind.__name__} is malformed: {error}") from error
+    if encode(noun) != data:
+        raise DecodeError("not-canonical", f"{kind.__name__} is not in canonical form")
+    return noun  # type: ignore[no-any-return]
+
+
+def digest(noun: msgspec.Struct) -> bytes:
+    """Content digest of a noun, 32 bytes: SHA-256 over the kind's name and the canonical bytes."""
+    return digest_bytes(type(noun).__name__, encode(noun))
+
+
+def digest_bytes(kind: str, data: bytes) -> bytes:
+    """SHA-256 with the kind in front, so that bytes of one kind never pass for another, 32 bytes."""
+    return hashlib.sha256(b"waggle/" + kind.encode() + b"\0" + data).digest()
+
+
+def pack(data: bytes) -> bytes:
+    """Compressed with zstd; the size is declared in the frame."""
+    return _compress(data)
+
+
+def unpack(data: bytes, max_bytes: int) -> bytes:
+    """What `pack` was given. The declared size is checked before a byte is decompressed.
+
+    Raises:
+        DecodeError: with `reason` `too-large` or `compression`.
+    """
+    try:
+        size_bytes = zstandard.frame_content_size(data)
+        if size_bytes < 0 or size_bytes > max_bytes:
+            raise DecodeError("too-large", f"a compressed frame declares {size_bytes} bytes; at most {max_bytes}")
+        return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise DecodeError("compression", f"a compressed frame cannot be read: {error}") from error

@@ -1,0 +1,231 @@
+"""Configuration: one TOML file, overridden by `--set section.field=value`, into strict frozen models.
+
+Every field carries its own documentation, which `waggle config` and docs/configuration.md print. An unknown
+field, a wrong type or a setting without effect is an error; nothing is read from the environment.
+"""
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from waggle.core.errors import ConfigError
+
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """Base of the sections: unknown fields are refused, values cannot change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class ModelConfig(Section):
+    """The language model of a node."""
+
+    name: str = "smollm2-135m"
+    """`smollm2-135m` (bundled), `tiny` (random weights, to try things), a local folder, a .gguf file or a hub id."""
+    lora_rank: Annotated[int, Field(ge=0, le=512)] = 0
+    """Rank of a LoRA adapter to train instead of all weights; 0 trains all weights."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where the model runs; `auto` takes CUDA, then MPS, then CPU."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Number format of the computation; weights and log-probabilities stay in float32."""
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
+    """CPU threads of all nodes of this process together; 0 uses every core."""
+    memory_gb: Annotated[float, Field(ge=0)] = 0.0
+    """Memory that the nodes of this process may plan for, in GB; 0 means what the machine has free."""
+
+
+class TasksConfig(Section):
+    """What the node learns from."""
+
+    set: str = "starter"
+    """A named set of families (`starter`, `short`, `paper`, see `waggle tasks list`) used when a swarm is founded."""
+    families: tuple[str, ...] = ()
+    """Families of the charter that this node works on; empty means all. A node chooses families, never questions."""
+    file: str = ""
+    """A JSONL file of own questions to add when a swarm is founded."""
+    share_file: bool = False
+    """Whether the task file may be sent to peers. Without it, its questions are never shared."""
+
+
+class RoundConfig(Section):
+    """How much is done between two optimiser steps."""
+
+    local: Annotated[int, Field(ge=1, le=256)] = 6
+    """I: groups of own answers per round."""
+    foreign: Annotated[int, Field(ge=0, le=256)] = 4
+    """J: groups of peers' answers per round, taken from the pool; 0 is plain training alone."""
+    group_size: Annotated[int, Field(ge=2, le=256)] = 8
+    """Completions per question."""
+    refills: Annotated[int, Field(ge=0, le=16)] = 1
+    """How often a round may draw new questions in place of groups without a learning signal."""
+    temperature: Annotated[float, Field(gt=0, le=4)] = 1.0
+    """Sampling temperature in training, applied on both sides of the ratio."""
+    max_tokens: Annotated[int, Field(ge=0, le=65536)] = 0
+    """Cap on new tokens per completion; 0 leaves it to each family."""
+
+
+class LearnConfig(Section):
+    """The policy gradient."""
+
+    loss: Literal["clip", "cispo", "soft_gate", "reinforce"] = "clip"
+    """Named loss, see docs/algorithms.md."""
+    learning_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Step size of AdamW; 0 takes the vetted default: 2e-5 for all weights, 2e-4 for LoRA."""
+    warmup: Annotated[int, Field(ge=0)] = 2
+    """Steps over which the step size rises to its value."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Lower clip of the ratio."""
+    clip_high: Annotated[float, Field(gt=0, le=10)] = 0.28
+    """Upper clip of the ratio."""
+    grad_clip: Annotated[float, Field(gt=0)] = 1.0
+    """Largest norm of the gradient."""
+    token_budget: Annotated[int, Field(ge=64, le=1 << 20)] = 1024
+    """Tokens per packed row (one forward and backward pass); smaller needs less memory."""
+
+
+class ShareConfig(Section):
+    """What is taken from and given to peers."""
+
+    sampler: Literal["uniform", "top_reward"] = "uniform"
+    """How foreign groups are chosen: `uniform` (those with a signal, evenly) or `top_reward` (highest sum first)."""
+    publish: Literal["signal", "all", "none"] = "signal"
+    """Which own groups are offered: those with a learning signal, all, or none."""
+    logprobs: bool = True
+    """Whether token ids and log-probabilities travel with the text, for peers with the same tokenizer."""
+    fanout: Annotated[int, Field(ge=1, le=64)] = 8
+    """Peers that an announcement is pushed to."""
+    max_lag: Annotated[int, Field(ge=1)] = 64
+    """Rounds of mine after which an unused foreign group is forgotten."""
+    pool_groups: Annotated[int, Field(ge=1)] = 512
+    """Most foreign groups kept."""
+    pool_mb: Annotated[float, Field(gt=0)] = 32.0
+    """Most bytes of foreign groups kept, in MB."""
+    timeout_s: Annotated[float, Field(gt=0, le=600)] = 10.0
+    """Longest wait for a peer's answer."""
+
+
+class EvalConfig(Section):
+    """Own answers to held-out questions."""
+
+    every: Annotated[int, Field(ge=0)] = 10
+    """Rounds between evaluations on the steering questions, which choose the best weights; 0 turns them off."""
+    steer: Annotated[int, Field(ge=1)] = 60
+    """Questions per steering evaluation."""
+    report: Annotated[int, Field(ge=1)] = 300
+    """Questions of the report, asked before the first and after the last round; never used to steer."""
+    temperature: Annotated[float, Field(ge=0, le=4)] = 1.0
+    """Temperature of the answers; 0 is greedy."""
+
+
+class RunConfig(Section):
+    """When it ends and what is kept."""
+
+    seed: Annotated[int, Field(ge=0, le=2**53)] = 0
+    """Seed of everything random that is not tied to a key."""
+    rounds: Annotated[int, Field(ge=0)] = 0
+    """Rounds after which a node ends; 0 means no such limit."""
+    minutes: Annotated[float, Field(ge=0)] = 0.0
+    """Minutes of training after which a run ends; 0 means no such limit."""
+    checkpoint_minutes: Annotated[float, Field(gt=0)] = 5.0
+    """Minutes between full checkpoints; what is between them is replayed from the journal."""
+    keep_checkpoints: Positive = 1
+    """Full checkpoints kept."""
+    events_mb: Annotated[float, Field(gt=0)] = 32.0
+    """Size at which events.jsonl and metrics.jsonl are rotated; one older file of each is kept."""
+    experience_mb: Annotated[float, Field(gt=0)] = 64.0
+    """Most bytes of own published experience kept on disk, in MB."""
+
+
+class Config(Section):
+    """The whole configuration of a node."""
+
+    model: ModelConfig = ModelConfig()
+    tasks: TasksConfig = TasksConfig()
+    round: RoundConfig = RoundConfig()
+    learn: LearnConfig = LearnConfig()
+    share: ShareConfig = ShareConfig()
+    eval: EvalConfig = EvalConfig()
+    run: RunConfig = RunConfig()
+
+    @model_validator(mode="after")
+    def _settings_have_effect(self) -> "Config":
+        if self.tasks.share_file and not self.tasks.file:
+            raise ValueError("tasks.share_file has no effect without tasks.file; set both or neither")
+        if self.round.foreign == 0 and self.share.sampler != "uniform":
+            raise ValueError("share.sampler has no effect with round.foreign = 0; remove one of them")
+        if self.learn.loss == "reinforce" and (self.learn.clip_low, self.learn.clip_high) != (0.2, 0.28):
+            raise ValueError("learn.clip_low and clip_high have no effect with learn.loss = 'reinforce'; remove them")
+        return self
+
+
+def load(file: Path | None = None, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration: defaults, then the file, then `section.field=value` overrides.
+
+    Raises:
+        ConfigError: an unreadable file, unknown field or bad value, in one sentence.
+    """
+    values: dict[str, Any] = {}
+    if file is not None:
+        try:
+            values = tomllib.loads(file.read_text("utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} is not valid TOML: {error}") from error
+    for override in overrides:
+        _apply(values, override)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error, file)) from error
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    parts = path.strip().split(".")
+    if not equals or len(parts) != 2 or not all(parts):
+        raise ConfigError(f"--set {override!r} is not of the form section.field=value, e.g. --set round.local=4")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word is a string
+    section = values.setdefault(parts[0], {})
+    if not isinstance(section, dict):
+        raise ConfigError(f"{parts[0]} is a section and cannot hold a value; write [{parts[0]}]")
+    section[parts[1]] = value
+
+
+def _sentence(error: ValidationError, file: Path | None) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the configuration"
+    source = f" (in {file} or --set)" if file else " (--set)"
+    if first["type"] == "extra_forbidden":
+        return f"there is no setting {where}{source}; `waggle config` lists them all"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{where}{source}: {message}" if first["loc"] else f"{message}{source}"
+
+
+def dump(config: Config) -> str:
+    """The configuration as TOML that `load` reads back to the same value."""
+    lines: list[str] = []
+    for section, values in config.model_dump(mode="json").items():
+        lines.append(f"[{section}]")
+        lines += [f"{field} = {_toml(value)}" for field, value in values.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    return repr(value)

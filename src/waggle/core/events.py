@@ -1,0 +1,106 @@
+"""What happened, as JSON lines: the product that views, tests and reports read.
+
+Each line is one object with `at_s`, `event` and the event's own fields. Files rotate by size so that a
+node may run for weeks; a torn last line, left by a crash, is cut off when the file is opened again.
+`NoEvents` is the null object.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from waggle.core.clock import Clock
+from waggle.core.files import disk_errors
+
+
+class Events(Protocol):
+    """Where events go."""
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Record one event."""
+        ...
+
+
+class NoEvents:
+    """Events that are only counted. Example: `NoEvents().counts["refused"]`."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def emit(self, event: str, **fields: Any) -> None:
+        self.counts[event] += 1
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def json_line(record: dict[str, Any]) -> str:
+    """One record as a line of strict JSON; bytes as hex, numbers that are not finite as null."""
+    return json.dumps(_plain(record), separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def cut_torn_line(file: Path) -> None:
+    """Drop an unfinished last line."""
+    if not file.exists():
+        return
+    with disk_errors(file), open(file, "r+b") as handle:
+        end = handle.seek(0, 2)
+        while end > 0:
+            start = max(0, end - 65536)
+            handle.seek(start)
+            newline = handle.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                handle.truncate(start + newline + 1)
+                return
+            end = start
+        handle.truncate(0)
+
+
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The records of a JSONL file, its rotated predecessor first; unfinished lines are passed over."""
+    for part in (file.with_suffix(file.suffix + ".1"), file):
+        if not part.exists():
+            continue
+        with open(part, encoding="utf-8", errors="replace") as handle:
+            for line in handle:
+                try:
+                    record = json.loads(line)
+                except json.JSONDecodeError:
+                    continue
+                if isinstance(record, dict):
+                    yield record
+
+
+class EventLog:
+    """Events in a file. At `max_bytes` it becomes `NAME.1` and a new one starts, so two files at most."""
+
+    def __init__(self, file: Path, clock: Clock, max_bytes: int = 32 << 20) -> None:
+        self._file, self._clock, self._max_bytes = file, clock, max_bytes
+        cut_torn_line(file)
+
+    def emit(self, event: str, **fields: Any) -> None:
+        self.write({"at_s": round(self._clock.now_s(), 3), "event": event, **fields})
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one record as it is.
+
+        Raises:
+            RunError: the disk refuses.
+        """
+        with disk_errors(self._file):
+            if self._file.exists() and self._file.stat().st_size >= self._max_bytes:
+                self._file.replace(self._file.with_suffix(self._file.suffix + ".1"))
+            with open(self._file, "a", encoding="utf-8") as handle:
+                handle.write(json_line(record))

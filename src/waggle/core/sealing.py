@@ -1,0 +1,69 @@
+"""Signing what is shared: one signature for a round, one path for each group, one for a charter.
+
+The signed head is domain-separated and holds everything an announcement says except its entries, whose
+digests it covers by their Merkle root.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from waggle.core import merkle
+from waggle.core.codec import digest, digest_bytes, encode
+from waggle.core.keys import Key, verify
+from waggle.core.types import Announcement, Body, Charter, Entry, Experience, Seal
+
+
+def _head(author: bytes, charter: bytes, number: int, created_ms: int, size: int, root: bytes) -> bytes:
+    numbers = b"".join(n.to_bytes(8, "big") for n in (number, created_ms, size))
+    return b"waggle/round/1\0" + author + charter + numbers + root
+
+
+def seal(key: Key, charter: bytes, number: int, created_ms: int, bodies: Sequence[Body]) -> list[Experience]:
+    """Sign one round's bodies, in order."""
+    ids = [digest(body) for body in bodies]
+    head = _head(key.id, charter, number, created_ms, len(ids), merkle.root(ids))
+    signature = key.sign(head)
+    return [
+        Experience(body, Seal(created_ms, len(ids), i, merkle.path(ids, i), signature)) for i, body in enumerate(bodies)
+    ]
+
+
+def announce(charter: bytes, experiences: Sequence[Experience]) -> Announcement:
+    """The announcement of a sealed round."""
+    first = experiences[0]
+    entries = tuple(Entry(digest(e.body), e.body.task, len(e.body.completions), len(encode(e))) for e in experiences)
+    return Announcement(
+        first.body.author, charter, first.body.round, first.seal.created_ms, entries, first.seal.signature
+    )
+
+
+def announcement_is_signed(announcement: Announcement) -> bool:
+    """Whether the author signed exactly these entries' digests for this charter, round and time."""
+    a = announcement
+    root = merkle.root([entry.id for entry in a.entries])
+    return verify(a.author, _head(a.author, a.charter, a.round, a.created_ms, len(a.entries), root), a.signature)
+
+
+def seal_head(charter: bytes, experience: Experience, body_id: bytes) -> bytes | None:
+    """The signed head that an experience's path leads to, or None where the path fits no tree."""
+    s, body = experience.seal, experience.body
+    root = merkle.root_from(body_id, s.index, s.size, s.path)
+    return None if root is None else _head(body.author, charter, body.round, s.created_ms, s.size, root)
+
+
+def found(key: Key, charter: Charter) -> Charter:
+    """The charter, signed by its founder."""
+    unsigned = msgspec.structs.replace(charter, founder=key.id, signature=b"")
+    return msgspec.structs.replace(unsigned, signature=key.sign(b"waggle/charter/1\0" + encode(unsigned)))
+
+
+def charter_is_signed(charter: Charter) -> bool:
+    """Whether the founder signed this charter."""
+    unsigned = msgspec.structs.replace(charter, signature=b"")
+    return verify(charter.founder, b"waggle/charter/1\0" + encode(unsigned), charter.signature)
+
+
+def charter_digest(charter: Charter) -> bytes:
+    """The swarm's identity: its charter's content, whoever signed it, 32 bytes."""
+    return digest_bytes("Charter", encode(msgspec.structs.replace(charter, signature=b"")))
