@@ -1,0 +1,1 @@
+"""Advantages, batches, losses and the optimiser step."""

@@ -1,0 +1,177 @@
+"""Log-probabilities of packed completions, with gradient, without ever holding a [T, V] tensor.
+
+The inner model runs once over a row (`policy/tree.py`) under an additive float mask: a boolean mask is
+right under one attention implementation and silently wrong under another. The output layer then runs over
+the states that predict something, a few MB of logits at a time, always in float32; in the backward pass
+each chunk is computed again instead of kept. Left out: a fused kernel, which needs the output layer to be
+a bare matrix and saves one of four matrix products.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from waggle.core.errors import ModelError
+from waggle.core.rng import rng_for
+from waggle.policy.tree import Packing, Prompted, Row, pack
+
+CHUNK_BYTES = 32 << 20
+"""Logits held at once, in bytes of float32."""
+TOLERANCE = 1e-3
+"""Largest difference between packed and plain log-probabilities that is put down to rounding, in nats."""
+
+
+class HasModel(Protocol):
+    """Anything that holds a causal language model."""
+
+    @property
+    def model(self) -> Any: ...
+
+
+def inner_and_head(model: Any) -> tuple[Any, Any]:
+    """The module that gives hidden states, and the output layer; through a peft wrapper if there is one."""
+    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return causal.base_model, causal.get_output_embeddings()
+
+
+def row_logprobs(model: nn.Module, row: Row, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Log-probability of each trained token, and the entropy of the distribution it was drawn from.
+
+    Args:
+        model: a causal language model of transformers, maybe wrapped by peft.
+        row: T tokens of which N are trained.
+        temperature: logits are divided by it, as the sampler does.
+
+    Returns:
+        Log-probabilities (with gradient) and entropies (without), in nats, float32, both [N] in the row's order.
+    """
+    inner, head = inner_and_head(model)
+    device = head.weight.device
+    hidden_TD = inner(
+        input_ids=_tensor(row.ids_T, device)[None],
+        position_ids=_tensor(row.positions_T, device)[None],
+        attention_mask=None if row.is_chain else _mask(row, device, _computed_in(head.weight)),
+        use_cache=False,
+    ).last_hidden_state[0]
+    hidden_UD = hidden_TD[_tensor(row.states_U, device)]
+    chunk = max(16, CHUNK_BYTES // (4 * head.weight.shape[0]))
+    parts = [
+        _scored(head, hidden_UD[a:b], state_n, target_n, temperature)
+        for a, b, state_n, target_n in _chunks(row, chunk, device)
+    ]
+    return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts]).detach()
+
+
+def _tensor(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
+    return torch.from_numpy(array.astype(np.int64)).to(device)
+
+
+def _computed_in(weight: Tensor) -> torch.dtype:
+    """Number format of queries, which the mask has to match."""
+    kind = weight.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+
+
+def _mask(row: Row, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Additive mask, shape [1, 1, T, T]."""
+    hidden_TT = torch.from_numpy(~row.sees()).to(device)
+    mask_TT = torch.zeros(hidden_TT.shape, dtype=dtype, device=device)
+    return mask_TT.masked_fill_(hidden_TT, torch.finfo(dtype).min)[None, None]
+
+
+def _chunks(row: Row, size: int, device: torch.device) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """Ranges of states, with the trained tokens that each range predicts."""
+    bounds = [*range(0, len(row.states_U), size), len(row.states_U)]
+    cuts = np.searchsorted(row.state_N, bounds)
+    for (a, b), (c, d) in zip(pairwise(bounds), pairwise(cuts), strict=True):
+        yield a, b, _tensor(row.state_N[c:d] - a, device), _tensor(row.target_N[c:d], device)
+
+
+def _scored(head: nn.Module, hidden_UD: Tensor, *chunk: Any) -> tuple[Tensor, Tensor]:
+    if not hidden_UD.requires_grad:
+        return _score(head, hidden_UD, *chunk)
+    # Reentrant: gradients of the output layer go straight into `.grad`, without a second [V, D] buffer.
+    return checkpoint(_score, head, hidden_UD, *chunk, use_reentrant=True, preserve_rng_state=False)
+
+
+def _score(
+    head: nn.Module, hidden_UD: Tensor, state_N: Tensor, target_N: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies of one chunk; the second pass, for the gradient, skips the entropies."""
+    with torch.autocast(hidden_UD.device.type, enabled=False):
+        logits_UV = head(hidden_UD.float()).float()
+    if temperature != 1.0:
+        logits_UV = logits_UV / temperature
+    total_U = logits_UV.logsumexp(-1)
+    logprobs_N = logits_UV[state_N, target_N] - total_U[state_N]
+    if logits_UV.requires_grad:
+        return logprobs_N, torch.zeros_like(logprobs_N)
+    mean_U = (logits_UV - total_U[:, None]).exp_().mul_(logits_UV).sum(-1)
+    return logprobs_N, (total_U - mean_U)[state_N]
+
+
+def verify_packing(policy: HasModel, packing: Packing = "tree") -> None:
+    """Compare packed log-probabilities with plain ones on a small ragged tree; run once after loading.
+
+    Raises:
+        ModelError: they differ by more than `TOLERANCE`, so that training would push the wrong tokens.
+    """
+    error = _packing_error(policy.model, packing)
+    if not error <= TOLERANCE:
+        config = policy.model.config
+        raise ModelError(
+            f"{config.model_type} with {config._attn_implementation} attention gives log-probabilities that differ by "
+            f"{error:.2g} nats between {packing}-packed and plain rows; load another model or attention implementation"
+        )
+
+
+def choose_packing(policy: HasModel) -> Packing:
+    """`tree` where this model computes trees rightly, else `plain`, which costs a forward pass a completion.
+
+    Raises:
+        ModelError: not even plain rows are computed rightly.
+    """
+    if _packing_error(policy.model, "tree") <= TOLERANCE:
+        return "tree"
+    verify_packing(policy, "plain")
+    return "plain"
+
+
+def _packing_error(model: Any, packing: Packing) -> float:
+    """Largest difference in nats; infinite where the model refuses the mask or gives no number."""
+    ids = rng_for("verify packing").integers(0, model.config.get_text_config().vocab_size, 64).astype(np.int32)
+    prefix, rest = ids[:9], ids[9:]
+    groups = [
+        Prompted(np.concatenate((prefix, rest[:5])), [rest[5:9], rest[5:6], rest[9:16]]),
+        Prompted(np.concatenate((prefix, rest[16:18])), [rest[18:23], rest[18:25]]),
+        Prompted(rest[30:33], [rest[33:40]]),
+    ]
+    with torch.no_grad():
+        try:
+            packed = logprobs(model, pack(groups, 256, packing))
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            return float("inf")
+        plain = np.concatenate([_plain(model, g.prompt, c) for g in groups for c in g.completions])
+    error = float(np.abs(packed - plain).max())
+    return error if np.isfinite(error) else float("inf")
+
+
+def logprobs(model: nn.Module, rows: list[Row], temperature: float = 1.0) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Log-probabilities of all trained tokens in the order of `pack`'s input, without gradient, float32 [N]."""
+    values_N = np.empty(sum(len(row.index_N) for row in rows), np.float32)
+    with torch.no_grad():
+        for row in rows:
+            values_N[row.index_N] = row_logprobs(model, row, temperature)[0].cpu().numpy()
+    return values_N
+
+
+def _plain(model: Any, prompt: Any, completion: Any) -> np.ndarray[Any, Any]:
+    """The oracle: one unpadded sequence through the whole model."""
+    ids_1T = torch.from_numpy(np.concatenate((prompt, completion)).astype(np.int64))[None].to(model.device)
+    logprobs_TV = model(input_ids=ids_1T).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
+    return logprobs_TV.gather(1, ids_1T[0, len(prompt) :, None])[:, 0].cpu().numpy()
