@@ -1,0 +1,126 @@
+"""What to pull from peers, and what to train on: I own groups and J foreign ones (swarm sampling).
+
+`wanted` chooses among announced groups, `mix` among admitted ones by a named sampler. A sampler says of every
+group whether it is used and why, so that each decision can be shown. Fewer foreign groups than J, or none,
+is normal: the node then trains on what there is.
+
+`uniform` and `top_reward` are the two that the swarm-sampling paper (SAPO, arXiv:2509.08721) speaks of.
+"""
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from waggle.core.types import Announcement, Entry, Group
+
+
+class Offer(NamedTuple):
+    """An announced group and whom to ask for it."""
+
+    author: bytes
+    source: bytes
+    created_ms: int
+    entry: Entry
+
+
+class Decision(NamedTuple):
+    """Example: `Decision(b"..32..", False, "no-signal")`."""
+
+    id: bytes
+    used: bool
+    reason: str
+
+
+class Mixed(NamedTuple):
+    """What one step trains on, and what was decided about each group that was looked at."""
+
+    local: list[Group]
+    foreign: list[Group]
+    decisions: list[Decision]
+
+
+Sampler = Callable[[Sequence[Group], int, np.random.Generator], list[Decision]]
+"""(groups, at most how many, randomness) -> a decision on each group."""
+
+
+def offers(announcement: Announcement, source: bytes) -> list[Offer]:
+    """The groups of an announcement that `source` passed on or made."""
+    return [Offer(announcement.author, source, announcement.created_ms, entry) for entry in announcement.entries]
+
+
+def wanted(
+    offered: Iterable[Offer], limit: int, rng: np.random.Generator, *, have: Container[bytes] = (), max_bytes: int
+) -> list[Offer]:
+    """At most `limit` offers of `max_bytes` together to pull, none that I have.
+
+    Authors take turns in random order; of each the newest round comes first, in random order within it.
+    """
+    queues: dict[bytes, list[Offer]] = {}
+    for offer in {offer.entry.id: offer for offer in offered if offer.entry.id not in have}.values():
+        queues.setdefault(offer.author, []).append(offer)
+    authors = sorted(queues)
+    rng.shuffle(authors)
+    for author in authors:
+        queue = sorted(queues[author], key=lambda offer: offer.entry.id)
+        rng.shuffle(queue)
+        queues[author] = sorted(queue, key=lambda offer: offer.created_ms)  # stable; taken from the end
+    chosen: list[Offer] = []
+    room_bytes = max_bytes
+    while authors and len(chosen) < limit:
+        for author in list(authors):
+            offer = queues[author].pop()
+            if offer.entry.size_bytes <= room_bytes and len(chosen) < limit:
+                chosen.append(offer)
+                room_bytes -= offer.entry.size_bytes
+            if not queues[author]:
+                authors.remove(author)
+    return chosen
+
+
+def uniform(groups: Sequence[Group], limit: int, rng: np.random.Generator) -> list[Decision]:
+    """Groups whose rewards differ, each with the same chance."""
+    useful = [group.id for group in groups if group.has_signal]
+    picks = set(rng.permutation(len(useful))[:limit].tolist())
+    drawn = {group_id for number, group_id in enumerate(useful) if number in picks}
+    return [
+        Decision(g.id, g.id in drawn, "drawn" if g.id in drawn else "not-drawn" if g.has_signal else "no-signal")
+        for g in groups
+    ]
+
+
+def top_reward(groups: Sequence[Group], limit: int, rng: np.random.Generator) -> list[Decision]:
+    """Groups with the highest sum of rewards, ties at random; those without a signal are not left out."""
+    order = rng.permutation(len(groups)).tolist()
+    order.sort(key=lambda number: -sum(groups[number].rewards))
+    top = set(order[:limit])
+    return [
+        Decision(g.id, number in top, "high-reward" if number in top else "lower-reward")
+        for number, g in enumerate(groups)
+    ]
+
+
+SAMPLERS: dict[str, Sampler] = {"uniform": uniform, "top_reward": top_reward}
+"""By the name that `share.sampler` uses."""
+
+
+def mix(
+    local: Sequence[Group],
+    pool: Sequence[Group],
+    num_local: int,
+    num_foreign: int,
+    sampler: Sampler,
+    rng: np.random.Generator,
+) -> Mixed:
+    """At most `num_local` own groups with a signal, in order, and `num_foreign` that the sampler chose."""
+    own: list[Group] = []
+    decisions: list[Decision] = []
+    for group in local:
+        used = group.has_signal and len(own) < num_local
+        reason = "own" if used else "enough" if group.has_signal else "no-signal"
+        decisions.append(Decision(group.id, used, reason))
+        if used:
+            own.append(group)
+    drawn = sampler(pool, num_foreign, rng) if num_foreign > 0 else []
+    chosen = {decision.id for decision in drawn if decision.used}
+    return Mixed(own, [group for group in pool if group.id in chosen], decisions + drawn)
