@@ -1,0 +1,1 @@
+"""Questions with a verifier: where they come from, what is held out, how an answer is graded."""
