@@ -39,7 +39,7 @@ from waggle.core.types import (
     Tokens,
     Verdict,
 )
-from waggle.swarm.seen import Mark, Seen, answers_digest
+from waggle.swarm.seen import Mark, Seen, draw_id, mark
 
 SEAL_MAX_BYTES = 1024
 """Bytes that a seal may add to a body."""
@@ -49,6 +49,8 @@ TEMPERATURES = (0.05, 4.0)
 """Outside of these a log-probability says nothing about a policy."""
 MIN_LOGPROB = -30.0
 """Nats. A token this unlikely is not met in sampling: its chance is below vocabulary size times e^-30."""
+MIN_EPOCH_S = 10
+"""Seconds that an author's epoch (4,096 draws) takes at least, so that nobody leafs through for what he likes."""
 _HEADS = 4096
 
 
@@ -67,6 +69,8 @@ class Reason(StrEnum):
     FUTURE = "future"
     DUPLICATE = "duplicate"
     QUOTA = "quota"
+    EPOCH = "epoch"
+    REPEAT = "repeat"
     FAMILY = "family"
     NOT_DRAWN = "not-drawn"
     GROUP_SIZE = "group-size"
@@ -121,7 +125,7 @@ class View:
     tokenizer: bytes = b""
     """Digest of my tokenizer; empty where I have none."""
     spells: Callable[[Completion], bool] = lambda completion: True
-    """Whether a completion's ids, of my tokenizer, spell its text and end as `finish` says."""
+    """Whether a completion's ids, of my tokenizer, spell its text, end as `finish` says, and hide no special token."""
     max_groups_per_round: int = 256
     seen: Seen = field(default_factory=Seen)
     charter_id: bytes = field(init=False)
@@ -169,12 +173,12 @@ def screen(data: bytes, view: View, now_ms: int) -> Screened | Refusal:
         task = view.regenerate(body.task)
     except TaskError as error:
         return Refusal(Reason.TASK, str(error), author)
-    mark = Mark(body_id, author, body.round, answers_digest(task.question, body))
-    refusal = _unfit(task, body, view) or _copied(mark, view)
+    made = mark(experience, body_id, task.question)
+    refusal = _unfit(task, body, view) or _copied(made, view)
     if refusal:
         return refusal._replace(author=author)
-    view.seen.add(mark)
-    return Screened(body, task, mark, len(data))
+    view.seen.add(made)
+    return Screened(body, task, made, len(data))
 
 
 def finish(screened: Screened, verdicts: Sequence[Verdict], view: View) -> Group | Refusal:
@@ -245,6 +249,13 @@ def _repeated(experience: Experience, body_id: bytes, view: View) -> Refusal | N
     sent = max(experience.seal.size, view.seen.num_sent(body.author, body.round) + 1)
     if sent > view.max_groups_per_round:
         return Refusal(Reason.QUOTA, f"{sent} groups in one round; at most {view.max_groups_per_round} are accepted")
+    if view.seen.has_drawn(draw_id(body)):
+        return Refusal(Reason.REPEAT, "a question that its author answered before")
+    latest = view.seen.latest(body.author)
+    elapsed_s = abs(experience.seal.created_ms - latest.created_ms) / 1000 if latest else 0.0
+    if latest and abs(body.task.epoch - latest.epoch) > 1 + elapsed_s / MIN_EPOCH_S:
+        detail = f"from epoch {latest.epoch} to {body.task.epoch} in {elapsed_s:.0f} s; nobody draws that fast"
+        return Refusal(Reason.EPOCH, detail)
     return None
 
 
@@ -297,11 +308,9 @@ def _unfit(task: Task, body: Body, view: View) -> Refusal | None:
     return None
 
 
-def _copied(mark: Mark, view: View) -> Refusal | None:
-    first = view.seen.author_of(mark.answers)
-    if first is None:
-        return None
-    return Refusal(Reason.COPY, f"the answers that {peer_name(first)} gave before")
+def _copied(new: Mark, view: View) -> Refusal | None:
+    first = view.seen.first(new.answers)
+    return Refusal(Reason.COPY, f"the answers that {peer_name(first.author)} gave before") if first else None
 
 
 def _readable(completion: Completion, view: View) -> Completion:

@@ -1,6 +1,6 @@
-"""What admission remembers: which bodies came, which answers were given by whom, how much each author sent.
+"""What admission remembers: which bodies came, which answers were given by whom, how far each author got.
 
-Everything is bounded and forgets its oldest first. The bound must hold more than what is admitted within the
+Everything is bounded and forgets its oldest first. The bound should hold more than what is admitted within the
 charter's `max_age_s`, since older experience is refused as stale before it is looked up here.
 
 A copy is told by its answers: the same completions to the same question under another digest. Few short
@@ -9,11 +9,11 @@ different text are compared; see `answers_digest`.
 """
 
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
 from waggle.core.codec import decode, encode
-from waggle.core.types import Body, Digest, Noun, PeerId
+from waggle.core.types import Body, Count, Digest, Experience, Noun, PeerId
 
 CAPACITY = 16_384
 MIN_DISTINCT = 3
@@ -26,12 +26,27 @@ class Mark(Noun, frozen=True):
 
     id: Digest
     author: PeerId
-    round: int
+    round: Count
+    draw: Digest
+    epoch: Count
+    created_ms: Count
     answers: bytes
 
 
 class _Marks(Noun, frozen=True):
     marks: tuple[Mark, ...]
+
+
+def mark(experience: Experience, body_id: bytes, question: bytes) -> Mark:
+    """What to remember of an experience; of own ones too, so that a copy of mine is told."""
+    body = experience.body
+    answers = answers_digest(question, body)
+    return Mark(body_id, body.author, body.round, draw_id(body), body.task.epoch, experience.seal.created_ms, answers)
+
+
+def draw_id(body: Body) -> bytes:
+    """Digest of an author and the draw he answered: nobody answers one draw twice."""
+    return hashlib.sha256(body.author + encode(body.task)).digest()
 
 
 def answers_digest(question: bytes, body: Body) -> bytes:
@@ -55,8 +70,10 @@ class Seen:
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
         self._marks: OrderedDict[bytes, Mark] = OrderedDict()
-        self._answers: dict[bytes, bytes] = {}
-        self._num_sent: dict[tuple[bytes, int], int] = {}
+        self._draws: set[bytes] = set()
+        self._answers: dict[bytes, Mark] = {}
+        self._latest: dict[bytes, Mark] = {}
+        self._num_sent: Counter[tuple[bytes, int]] = Counter()
 
     def __len__(self) -> int:
         return len(self._marks)
@@ -65,14 +82,21 @@ class Seen:
         """Whether this very body was admitted before."""
         return body_id in self._marks
 
-    def author_of(self, answers: bytes) -> bytes | None:
+    def has_drawn(self, draw: bytes) -> bool:
+        """Whether this author answered this very draw before."""
+        return draw in self._draws
+
+    def first(self, answers: bytes) -> Mark | None:
         """Who gave these answers first, if anybody did."""
-        first = self._answers.get(answers)
-        return self._marks[first].author if first is not None else None
+        return self._answers.get(answers)
+
+    def latest(self, author: bytes) -> Mark | None:
+        """The author's experience with the latest time."""
+        return self._latest.get(author)
 
     def num_sent(self, author: bytes, number: int) -> int:
         """Groups admitted of one author's round."""
-        return self._num_sent.get((author, number), 0)
+        return self._num_sent[author, number]
 
     def add(self, mark: Mark) -> None:
         """Remember one; the oldest is forgotten where there is no room."""
@@ -81,18 +105,23 @@ class Seen:
         if len(self._marks) >= self._capacity:
             self._forget(self._marks.popitem(last=False)[1])
         self._marks[mark.id] = mark
+        self._draws.add(mark.draw)
+        self._num_sent[mark.author, mark.round] += 1
         if mark.answers:
-            self._answers.setdefault(mark.answers, mark.id)
-        sent = (mark.author, mark.round)
-        self._num_sent[sent] = self._num_sent.get(sent, 0) + 1
+            self._answers.setdefault(mark.answers, mark)
+        latest = self._latest.get(mark.author)
+        if latest is None or mark.created_ms >= latest.created_ms:
+            self._latest[mark.author] = mark
 
     def _forget(self, mark: Mark) -> None:
-        if self._answers.get(mark.answers) == mark.id:
+        self._draws.discard(mark.draw)
+        self._num_sent[mark.author, mark.round] -= 1
+        if not self._num_sent[mark.author, mark.round]:
+            del self._num_sent[mark.author, mark.round]
+        if self._answers.get(mark.answers) is mark:
             del self._answers[mark.answers]
-        sent = (mark.author, mark.round)
-        self._num_sent[sent] -= 1
-        if not self._num_sent[sent]:
-            del self._num_sent[sent]
+        if self._latest.get(mark.author) is mark:
+            del self._latest[mark.author]
 
     def state(self) -> bytes:
         """Everything remembered, for a checkpoint."""
