@@ -41,9 +41,18 @@ class FakeClock:
         return self._now_s
 
     async def sleep(self, seconds: float) -> None:
-        woken = asyncio.Event()
-        heapq.heappush(self._sleepers, (self._now_s + seconds, next(self._order), woken))
-        await woken.wait()
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        sleeper = (self._now_s + seconds, next(self._order), asyncio.Event())
+        heapq.heappush(self._sleepers, sleeper)
+        try:
+            await sleeper[2].wait()
+        except asyncio.CancelledError:
+            if not sleeper[2].is_set():
+                self._sleepers.remove(sleeper)
+                heapq.heapify(self._sleepers)
+            raise
 
     def advance(self, seconds: float) -> None:
         """Move the time on; sleepers that are due wake in the order of their deadlines."""
