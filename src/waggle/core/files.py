@@ -66,6 +66,16 @@ def folder_atomic(target: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def recover_folder(target: Path) -> None:
+    """Finish what a crash inside `folder_atomic` left: bring the old folder back, drop half-made ones."""
+    retired = target.with_name(f".{target.name}.old")
+    with disk_errors(target):
+        if retired.exists() and not target.exists():
+            os.replace(retired, target)
+        for left in (retired, target.with_name(f".{target.name}.tmp")):
+            shutil.rmtree(left, ignore_errors=True)
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames inside `folder` durable."""
     descriptor = os.open(folder, os.O_RDONLY)

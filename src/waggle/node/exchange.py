@@ -1,0 +1,139 @@
+"""A node's side of the swarm: offers its rounds, hears of others', pulls what it wants.
+
+A round is announced as one signed list of digests to a bounded sample of neighbours and is passed on by
+nobody; experience itself moves only when asked for, several groups in one batch. A neighbour that is new to me
+is asked once for what it offered recently, so a late joiner, a node that slept and two islands that meet
+all find what is fresh. Every wait has a deadline, and a peer that fails costs that wait and nothing else.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta
+
+from waggle.core.codec import decode, digest, encode
+from waggle.core.config import ShareConfig
+from waggle.core.errors import DecodeError, NetworkError
+from waggle.core.events import Events
+from waggle.core.keys import peer_name
+from waggle.core.sealing import announce
+from waggle.core.types import Digest, Experience, Noun, Peer
+from waggle.net.transport import Delivery, Ruling, Transport
+from waggle.swarm.batch import pack_batch, unpack_batch
+
+PULL, RECENT = "waggle/pull/1", "waggle/recent/1"
+MAX_IDS = 512
+MAX_BATCH_BYTES = 8 << 20
+MAX_ANNOUNCEMENT_BYTES = 1 << 16
+
+
+class Pull(Noun, frozen=True):
+    """A request for experience by digest. Example: `Pull(charter, (b"..32..",))`."""
+
+    charter: Digest
+    ids: Annotated[tuple[Digest, ...], Meta(max_length=MAX_IDS)]
+
+
+class Exchange:
+    """Offers, announcements and pulls of one node over one transport."""
+
+    def __init__(self, transport: Transport, charter: bytes, share: ShareConfig, events: Events) -> None:
+        self.transport, self._charter, self._share, self._events = transport, charter, share, events
+        self.window: OrderedDict[int, tuple[Experience, ...]] = OrderedDict()
+        """My own offered rounds, newest last, at most `max_lag` of them."""
+        self._offered: dict[bytes, bytes] = {}
+        self._greeted: set[bytes] = set()
+        transport.serve(PULL, self._serve_pull)
+        transport.serve(RECENT, self._serve_recent)
+        self._inbox = transport.subscribe(charter, self._ruling)
+
+    @staticmethod
+    def _ruling(sender: bytes, data: bytes) -> Ruling:
+        return Ruling.DELIVER if len(data) <= MAX_ANNOUNCEMENT_BYTES else Ruling.REJECT
+
+    async def start(self, bootstrap: Sequence[Peer]) -> None:
+        """Go online. Nobody reachable is not an error: the node trains alone and keeps trying."""
+        await self.transport.start()
+        if not bootstrap:
+            return
+        try:
+            await self.transport.join(bootstrap)
+        except NetworkError as error:
+            self._events.emit("alone", why=str(error))
+
+    def remember(self, number: int, experiences: Sequence[Experience]) -> None:
+        """Keep a round on offer; the oldest goes when there are too many."""
+        if not experiences:
+            return
+        self.window[number] = tuple(experiences)
+        for experience in experiences:
+            self._offered[digest(experience.body)] = encode(experience)
+        while len(self.window) > self._share.max_lag:
+            _, old = self.window.popitem(last=False)
+            for experience in old:
+                self._offered.pop(digest(experience.body), None)
+
+    async def offer(self, number: int, experiences: Sequence[Experience]) -> int:
+        """Announce a sealed round to a sample of neighbours. Returns to how many."""
+        if not experiences:
+            return 0
+        self.remember(number, experiences)
+        try:
+            data = encode(announce(self._charter, experiences))
+            return await self.transport.publish(self._charter, data, self._share.fanout)
+        except NetworkError as error:
+            self._events.emit("unheard", round=number, why=str(error))
+            return 0
+
+    async def hear(self) -> list[Delivery]:
+        """Announcements since the last call, those of new neighbours' recent rounds included."""
+        neighbours = self.transport.peers()
+        self._greeted &= set(neighbours)
+        found: list[Delivery] = []
+        for peer in neighbours:
+            if peer not in self._greeted:
+                found += await self._greet(peer)
+        return found + self._inbox.drain()
+
+    async def _greet(self, peer: bytes) -> list[Delivery]:
+        reply = await self._ask(peer, RECENT, self._charter)
+        if reply is None:
+            return []
+        self._greeted.add(peer)
+        return [Delivery(peer, data) for data in self._open(peer, reply, MAX_IDS)]
+
+    async def pull(self, author: bytes, ids: Sequence[bytes]) -> list[bytes]:
+        """The experiences of these digests from their author, undecoded; fewer where he has them no more."""
+        reply = await self._ask(author, PULL, encode(Pull(self._charter, tuple(ids[:MAX_IDS]))))
+        return [] if reply is None else self._open(author, reply, len(ids))
+
+    async def _ask(self, peer: bytes, proto: str, body: bytes) -> bytes | None:
+        try:
+            return await self.transport.request(
+                peer, proto, body, timeout_s=self._share.timeout_s, max_reply_bytes=MAX_BATCH_BYTES
+            )
+        except NetworkError as error:
+            self._events.emit("unreachable", peer=peer_name(peer), why=str(error))
+            return None
+
+    def _open(self, peer: bytes, reply: bytes, max_items: int) -> list[bytes]:
+        try:
+            return unpack_batch(reply, MAX_BATCH_BYTES, max_items)
+        except DecodeError as error:
+            self._events.emit("refused", peer=peer_name(peer), reason=error.reason, detail=str(error))
+            return []
+
+    async def _serve_pull(self, caller: bytes, body: bytes) -> bytes:
+        wanted = decode(Pull, body, max_bytes=64 * MAX_IDS)
+        if wanted.charter != self._charter:
+            return pack_batch((), MAX_BATCH_BYTES)
+        return pack_batch((self._offered[i] for i in wanted.ids if i in self._offered), MAX_BATCH_BYTES)
+
+    async def _serve_recent(self, caller: bytes, body: bytes) -> bytes:
+        rounds = self.window.values() if body == self._charter else ()
+        return pack_batch((encode(announce(self._charter, r)) for r in rounds), MAX_BATCH_BYTES)
+
+    async def close(self) -> None:
+        """Say goodbye."""
+        await self.transport.close()

@@ -1,0 +1,119 @@
+"""What a node learns with: something that answers, and that can be moved by one batch.
+
+`Learner` is the seam between the round and the model. `ModelLearner` is a language model and its optimiser;
+`node/scripted.py` holds the twin that simulations and tests use. Batches are canonical bytes, since the journal
+stores them and a resumed node replays their steps.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from waggle.core.codec import digest_bytes
+from waggle.core.config import Config
+from waggle.core.types import Completion, Group, PolicyRef, Sampling, Task
+from waggle.policy.checkpoint import load_weights, save_model, save_weights
+from waggle.policy.policy import Policy
+from waggle.policy.sampler import generate
+from waggle.rl.batch import Batch, build
+from waggle.rl.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one optimiser step did: numbers for the record, and whether the weights moved."""
+
+    moved: bool
+    numbers: dict[str, float]
+
+
+class Learner(Protocol):
+    """Something that answers questions and learns from groups."""
+
+    model: str
+    tokenizer: bytes
+    """Digest of its tokenizer, 32 bytes; empty where it has none."""
+
+    def base_digest(self) -> bytes:
+        """Content of the weights that the run started from, 32 bytes."""
+        ...
+
+    def generate(self, tasks: Sequence[Task], num: int, sampling: Sampling) -> list[list[Completion]]:
+        """`num` completions for each task."""
+        ...
+
+    def spells(self, completion: Completion) -> bool:
+        """Whether a completion's ids, of my tokenizer, spell its text and end as it says."""
+        ...
+
+    def pack(self, groups: Sequence[Group], me: bytes) -> bytes:
+        """The training batch of these groups."""
+        ...
+
+    def step(self, batch: bytes) -> Step:
+        """One optimiser step on a batch."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write weights and optimiser into an existing folder."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote."""
+        ...
+
+    def export(self, folder: Path) -> None:
+        """Write a model that others can load into an existing folder."""
+        ...
+
+
+def lineage(parent: bytes, batch: bytes) -> bytes:
+    """The lineage digest after a step: it commits to the base weights and to every batch since."""
+    return digest_bytes("Lineage", parent + digest_bytes("Batch", batch))
+
+
+def policy_ref(learner: Learner, weights: bytes, step: int) -> PolicyRef:
+    """Which weights are answering now."""
+    return PolicyRef(learner.model, weights, step)
+
+
+class ModelLearner:
+    """A language model with its optimiser."""
+
+    def __init__(self, policy: Policy, config: Config) -> None:
+        self.policy, self.model, self.tokenizer = policy, policy.name, policy.tokenizer_digest
+        self.trainer = Trainer(policy, config.learn, config.round.temperature)
+        self._base = policy.content_digest()
+
+    def base_digest(self) -> bytes:
+        return self._base
+
+    def generate(self, tasks: Sequence[Task], num: int, sampling: Sampling) -> list[list[Completion]]:
+        return generate(self.policy, tasks, num, sampling)
+
+    def spells(self, completion: Completion) -> bool:
+        tokens = completion.tokens
+        if tokens is None or not tokens.ids or max(tokens.ids) >= self.policy.vocabulary:
+            return tokens is None
+        stops = [i in self.policy.stop_ids for i in tokens.ids]
+        well_ended = not any(stops[:-1]) and stops[-1] == (completion.finish == "stop")
+        return well_ended and self.policy.decode(tokens.ids) == completion.text
+
+    def pack(self, groups: Sequence[Group], me: bytes) -> bytes:
+        return build(groups, self.policy, me).to_bytes()
+
+    def step(self, batch: bytes) -> Step:
+        report = self.trainer.step(Batch.from_bytes(batch))
+        return Step(not report.skipped, report.numbers())
+
+    def save(self, folder: Path) -> None:
+        save_weights(self.policy, folder / "weights.safetensors")
+        self.trainer.save_state(folder / "optimiser.safetensors")
+
+    def load(self, folder: Path) -> None:
+        load_weights(self.policy, folder / "weights.safetensors")
+        self.trainer.load_state(folder / "optimiser.safetensors")
+
+    def export(self, folder: Path) -> None:
+        save_model(self.policy, folder)

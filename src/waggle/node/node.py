@@ -1,0 +1,190 @@
+"""One node: its parts, its state, and how a run begins, goes on after a stop, and ends.
+
+The round itself is in `round.py`; this module puts the parts together and owns what they share. A node knows no
+files (`archive.py`), no sockets (`exchange.py`) and no model (`learner.py`), so that the same code drives a
+laptop, a simulated swarm on a fake clock, and a test with a scripted model.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from waggle.core.clock import Clock
+from waggle.core.config import Config
+from waggle.core.events import Events
+from waggle.core.keys import Key, peer_name
+from waggle.core.types import Peer, Task
+from waggle.net.transport import Transport
+from waggle.node.archive import Archive, DiskArchive, NoArchive
+from waggle.node.evaluate import Grades, Score, evaluate
+from waggle.node.exchange import Exchange
+from waggle.node.learner import Learner, lineage
+from waggle.node.state import Heard, Record, Sealed, Snapshot, State
+from waggle.swarm.admission import View
+from waggle.swarm.pool import Pool
+from waggle.swarm.seen import Seen
+from waggle.tasks.questions import bucket
+from waggle.tasks.stream import ref_is_drawn
+from waggle.tasks.taskset import Taskset
+
+_AUTHORS = 4096
+"""Authors whose announcements are followed; the longest silent is forgotten first."""
+
+
+class Node:
+    """A participant. Example: `node = Node(key, taskset, config, learner, ...); await play(node)`.
+
+    Args:
+        key: its identity.
+        taskset: the swarm's questions.
+        config: its configuration.
+        learner: what answers and learns.
+        grader: what grades answers.
+        transport: its connection, not yet started.
+        clock: its time.
+        events: where what happens is told.
+        archive: where it is kept.
+    """
+
+    def __init__(
+        self,
+        key: Key,
+        taskset: Taskset,
+        config: Config,
+        learner: Learner,
+        grader: Grades,
+        transport: Transport,
+        clock: Clock,
+        events: Events,
+        archive: Archive | None = None,
+    ) -> None:
+        self.key, self.taskset, self.config, self.learner = key, taskset, config, learner
+        self.grader, self.clock, self.events = grader, clock, events
+        self.archive: Archive = archive or NoArchive()
+        self.name = peer_name(key.id)
+        self.state = State(lineage=learner.base_digest())
+        self.totals: Counter[str] = Counter()
+        self.heard: OrderedDict[bytes, int] = OrderedDict()
+        share = config.share
+        self.pool = Pool(share.pool_groups, int(share.pool_mb * 1e6), share.max_lag)
+        self.exchange = Exchange(transport, taskset.digest, share, events)
+        charter, digest = taskset.charter, taskset.digest
+        self.view = View(
+            charter=charter,
+            me=key.id,
+            regenerate=taskset.regenerate,
+            is_drawn=lambda ref, author: ref_is_drawn(charter, digest, author, ref),
+            is_train=lambda question: bucket(question) == "train",
+            tokenizer=learner.tokenizer,
+            spells=learner.spells,
+        )
+        self._steer = taskset.heldout("steer", config.eval.steer, config.tasks.families) if config.eval.every else []
+        self.heldout_questions = {task.question for task in self._steer}
+        self._last_checkpoint_s = clock.now_s()
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when there is something new to show."""
+
+    async def start(self, bootstrap: Sequence[Peer] = ()) -> None:
+        """Go online and, where peers are known, meet them."""
+        await self.exchange.start(bootstrap)
+
+    def begin(self, archive: DiskArchive) -> None:
+        """A new run, kept in this archive."""
+        self.archive = archive
+        archive.begin(self.snapshot())
+
+    def resume(self, archive: DiskArchive) -> int:
+        """Become what the archive holds: the newest checkpoint and the rounds since, replayed.
+
+        Returns:
+            The number of rounds replayed.
+        """
+        snapshot, records = archive.restore(self.learner)
+        self.archive = archive
+        self._restore(snapshot)
+        for record in records:
+            self._replay(record)
+        self._last_checkpoint_s = self.clock.now_s()
+        return len(records)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        self._take(snapshot.state)
+        self.pool.restore(snapshot.pool)
+        self.view.seen = Seen.restore(snapshot.seen)
+        for sealed in snapshot.window:
+            self.exchange.remember(sealed.round, sealed.experiences)
+
+    def _replay(self, record: Record) -> None:
+        number = record.state.round
+        for mark in record.marks:
+            self.view.seen.add(mark)
+        for admitted in record.admitted:
+            self.pool.insert(admitted.group, admitted.size_bytes, number)
+        self.pool.expire(number)
+        self.pool.use(record.used)
+        self.exchange.remember(number, record.sealed)
+        self.learner.step(record.batch)
+        self._take(record.state)
+        if self.state.best_round == number and self.archive.exported_round() != number:
+            self.archive.export(number, self.learner)
+
+    def _take(self, state: State) -> None:
+        self.state = state
+        self.heard = OrderedDict((h.author, h.created_ms) for h in state.heard)
+        self.totals = Counter(state.totals)
+
+    def snapshot(self) -> Snapshot:
+        """Everything besides weights and optimiser."""
+        window = tuple(Sealed(number, experiences) for number, experiences in self.exchange.window.items())
+        return Snapshot(self.state, self.learner.base_digest(), self.pool.state(), self.view.seen.state(), window)
+
+    def hear_of(self, author: bytes, created_ms: int) -> bool:
+        """Whether an announcement is news; it is not any more afterwards."""
+        if created_ms <= self.heard.get(author, -1):
+            return False
+        self.heard[author] = created_ms
+        self.heard.move_to_end(author)
+        if len(self.heard) > _AUTHORS:
+            self.heard.popitem(last=False)
+        return True
+
+    def heard_state(self) -> tuple[Heard, ...]:
+        """Whom I heard, for the record."""
+        return tuple(Heard(author, created_ms) for author, created_ms in self.heard.items())
+
+    def next_lineage(self, batch: bytes, moved: bool) -> bytes:
+        """The weights' lineage after a step."""
+        return lineage(self.state.lineage, batch) if moved else self.state.lineage
+
+    def steer(self, number: int) -> Score | None:
+        """The evaluation that chooses the best weights, where this round has one."""
+        every = self.config.eval.every
+        return self.ask(self._steer, number) if every and number % every == 0 else None
+
+    def ask(self, tasks: Sequence[Task], number: int) -> Score:
+        """Own answers to held-out questions."""
+        labels = {config: family.label for config, family in self.taskset.families.items()}
+        return evaluate(
+            partial(self.learner.generate), self.grader, tasks, labels, number, self.config.eval.temperature
+        )
+
+    def report(self) -> Score:
+        """The evaluation that only reports: on questions that steer nothing."""
+        tasks = self.taskset.heldout("report", self.config.eval.report, self.config.tasks.families)
+        self.heldout_questions |= {task.question for task in tasks}
+        return self.ask(tasks, self.state.round)
+
+    def checkpoint(self) -> None:
+        """Store the whole state now."""
+        self.archive.checkpoint(self.snapshot(), self.learner)
+        self._last_checkpoint_s = self.clock.now_s()
+        self.events.emit("checkpoint", round=self.state.round)
+
+    def checkpoint_if_due(self) -> None:
+        """Store the whole state where enough time has passed since the last time."""
+        if self.clock.now_s() - self._last_checkpoint_s >= 60 * self.config.run.checkpoint_minutes:
+            self.checkpoint()
+
+    async def close(self) -> None:
+        """Say goodbye to the peers."""
+        await self.exchange.close()

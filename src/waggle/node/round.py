@@ -1,0 +1,280 @@
+"""One round, left to right; each arrow is one function and names the module that does the work.
+
+draw -> answer -> grade -> seal and offer -> hear, pull, admit -> mix -> pack -> step -> record
+
+`play` is the only loop body there is: a laptop node, a simulated swarm and a test with a scripted model run it.
+What can go wrong on the way is data: a question without a verdict is not trained on, a peer that fails or lies
+is counted, an empty pool means training on one's own. Only our own bugs and a disk that refuses end it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from waggle.core.codec import digest
+from waggle.core.events import json_line
+from waggle.core.keys import peer_name
+from waggle.core.rng import rng_for, seed_for
+from waggle.core.sealing import seal
+from waggle.core.types import Body, Completion, Experience, Group, Rollout, Sampling, Task
+from waggle.node.evaluate import Score
+from waggle.node.learner import Step, policy_ref
+from waggle.node.node import Node
+from waggle.node.state import Admitted, Record, State
+from waggle.swarm.admission import Refusal, Screened, finish, screen, screen_announcement
+from waggle.swarm.keep import KEEPS
+from waggle.swarm.sampling import SAMPLERS, Mixed, Offer, mix, offers, wanted
+from waggle.swarm.seen import Mark
+from waggle.tasks.stream import Cursor
+
+PULL_BYTES = 1 << 20
+"""Most announced bytes that a round pulls."""
+
+
+@dataclass
+class Arrived:
+    """What came from peers in a round."""
+
+    admitted: list[Admitted] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A finished round, as views show it."""
+
+    number: int
+    own: list[Group]
+    arrived: Arrived
+    mixed: Mixed
+    step: Step
+    score: Score | None
+    seconds: float
+
+
+async def play(node: Node) -> Report:
+    """Play one round and commit it. Raises only RunError: the disk, or three steps that are not numbers."""
+    started_s = node.clock.now_s()
+    number = node.state.round + 1
+    own, cursor = answer(node, number)
+    sealed, created_ms = seal_round(node, number, own)
+    await node.exchange.offer(number, sealed)
+    arrived = await gather(node, number)
+    mixed = draw_batch(node, number, own, arrived)
+    batch = node.learner.pack([*mixed.local, *mixed.foreign], node.key.id)
+    step = node.learner.step(batch)
+    score = node.steer(number)
+    seconds = node.clock.now_s() - started_s
+    state = next_state(node, number, cursor, created_ms, batch, step, score, seconds)
+    report = Report(number, own, arrived, mixed, step, score, seconds)
+    record(node, state, report, batch, sealed)
+    return report
+
+
+def answer(node: Node, number: int) -> tuple[list[Group], Cursor]:
+    """Draw questions, answer each several times, grade; draw again for groups without a signal, within bounds."""
+    config, cursor, groups = node.config.round, node.state.cursor, []
+    missing = config.local
+    for _ in range(1 + config.refills):
+        tasks, cursor = node.taskset.draw(node.key.id, cursor, missing, node.config.tasks.families)
+        groups += grade(node, number, tasks)
+        missing = config.local - sum(group.has_signal for group in groups)
+        if missing <= 0:
+            break
+    return groups, cursor
+
+
+def grade(node: Node, number: int, tasks: Sequence[Task]) -> list[Group]:
+    """Groups of own answers with verdicts."""
+    config = node.config.round
+    longest = max(task.max_tokens for task in tasks)
+    sampling = Sampling(
+        temperature=config.temperature,
+        max_tokens=min(longest, config.max_tokens) if config.max_tokens else longest,
+        seed=seed_for(node.config.run.seed, "answer", node.key.id, number),
+    )
+    answers = node.learner.generate(tasks, config.group_size, sampling)
+    verdicts = iter(node.grader.grade([(t, c.text) for t, row in zip(tasks, answers, strict=True) for c in row]))
+    node.totals["generated_tokens"] += sum(len(c.tokens.ids) if c.tokens else 0 for row in answers for c in row)
+    policy = policy_ref(node.learner, node.state.lineage, node.state.step)
+    groups = []
+    for task, row in zip(tasks, answers, strict=True):
+        body = Body(task.ref, policy, sampling, tuple(row), node.key.id, number)
+        rollouts = tuple(Rollout(completion, next(verdicts)) for completion in row)
+        groups.append(Group(task, policy, sampling, rollouts, node.key.id, number, digest(body)))
+    return groups
+
+
+def seal_round(node: Node, number: int, own: Sequence[Group]) -> tuple[list[Experience], int]:
+    """The groups that are shared, under one signature, and the time it was given."""
+    keep = KEEPS[node.config.share.publish]
+    shared = [group for group in own if keep(group) is None and _may_leave(node, group)]
+    created_ms = max(int(node.clock.now_s() * 1000), node.state.created_ms + 1)
+    bodies = [_body(group, node.config.share.logprobs) for group in shared]
+    return (seal(node.key, node.taskset.digest, number, created_ms, bodies) if bodies else []), created_ms
+
+
+def _may_leave(node: Node, group: Group) -> bool:
+    return node.config.tasks.share_file or not group.task.weak
+
+
+def _body(group: Group, with_tokens: bool) -> Body:
+    completions = tuple(r.completion if with_tokens else _text_only(r.completion) for r in group.rollouts)
+    return Body(group.task.ref, group.policy, group.sampling, completions, group.author, group.round)
+
+
+def _text_only(completion: Completion) -> Completion:
+    return Completion(completion.parts, completion.finish)
+
+
+async def gather(node: Node, number: int) -> Arrived:
+    """What peers offer, as much as a round may pull, screened and graded."""
+    arrived = Arrived()
+    now_ms = int(node.clock.now_s() * 1000)
+    found: list[Offer] = []
+    for sender, data in await node.exchange.hear():
+        news = screen_announcement(data, node.view, now_ms)
+        if isinstance(news, Refusal):
+            refuse(node, arrived, sender, news)
+        elif node.hear_of(news.author, news.created_ms):
+            found += offers(news, sender)
+    limit = 2 * node.config.round.foreign
+    rng = rng_for(node.config.run.seed, "pull", node.key.id, number)
+    have = {offer.entry.id for offer in found if node.view.seen.has(offer.entry.id)}
+    chosen = wanted(found, limit, rng, have=have, max_bytes=PULL_BYTES)
+    screened: list[Screened] = []
+    for source in dict.fromkeys(offer.source for offer in chosen):
+        ids = [offer.entry.id for offer in chosen if offer.source == source]
+        for data in await node.exchange.pull(source, ids):
+            result = screen(data, node.view, now_ms)
+            if isinstance(result, Refusal):
+                refuse(node, arrived, source, result)
+            else:
+                screened.append(result)
+                arrived.marks.append(result.mark)
+    admit(node, arrived, screened)
+    return arrived
+
+
+def admit(node: Node, arrived: Arrived, screened: Sequence[Screened]) -> None:
+    """Grade what passed screening, all in one call, and keep what can be graded."""
+    verdicts = iter(node.grader.grade([(s.task, text) for s in screened for text in s.texts]))
+    for one in screened:
+        group = finish(one, [next(verdicts) for _ in one.texts], node.view)
+        if isinstance(group, Refusal):
+            refuse(node, arrived, one.body.author, group)
+        else:
+            arrived.admitted.append(Admitted(group, one.size_bytes))
+
+
+def refuse(node: Node, arrived: Arrived, sender: bytes, refusal: Refusal) -> None:
+    """Count a refusal by its reason and tell who is to blame."""
+    arrived.refused[refusal.reason] += 1
+    peer = peer_name(refusal.author or sender)
+    node.events.emit("refused", peer=peer, reason=str(refusal.reason), detail=refusal.detail[:200])
+
+
+def draw_batch(node: Node, number: int, own: Sequence[Group], arrived: Arrived) -> Mixed:
+    """Put what arrived into the pool and draw this step's groups: I own, J foreign."""
+    for one in arrived.admitted:
+        node.pool.insert(one.group, one.size_bytes, number)
+    node.pool.expire(number)
+    config = node.config.round
+    rng = rng_for(node.config.run.seed, "mix", node.key.id, number)
+    sampler = SAMPLERS[node.config.share.sampler]
+    mixed = mix(own, node.pool.groups(), config.local, config.foreign, sampler, rng)
+    node.pool.use(group.id for group in mixed.foreign)
+    return mixed
+
+
+def next_state(
+    node: Node,
+    number: int,
+    cursor: Cursor,
+    created_ms: int,
+    batch: bytes,
+    step: Step,
+    score: Score | None,
+    seconds: float,
+) -> State:
+    """The state after the round."""
+    old = node.state
+    rate = score.over().rate if score else -1.0
+    better = rate > old.best_rate
+    totals = node.totals
+    totals["trained_tokens"] += int(step.numbers.get("num_tokens", 0))
+    return State(
+        lineage=node.next_lineage(batch, step.moved),
+        round=number,
+        step=old.step + step.moved,
+        cursor=cursor,
+        heard=node.heard_state(),
+        created_ms=created_ms,
+        best_round=number if better else old.best_round,
+        best_rate=rate if better else old.best_rate,
+        trained_s=old.trained_s + seconds,
+        totals={name: float(value) for name, value in totals.items()},
+    )
+
+
+def record(node: Node, state: State, report: Report, batch: bytes, sealed: Sequence[Experience]) -> None:
+    """Commit the round, then tell of it."""
+    arrived, mixed = report.arrived, report.mixed
+    used = tuple(group.id for group in mixed.foreign)
+    metrics = json_line(_metrics(node, state, report))
+    node.archive.commit(
+        Record(state, batch, tuple(sealed), tuple(arrived.admitted), tuple(arrived.marks), used, metrics)
+    )
+    node.state = state
+    fates = {decision.id: decision.reason for decision in mixed.decisions}
+    groups = {g.id: g for g in (*report.own, *mixed.foreign)}
+    node.archive.show([(group, fates.get(i, "")) for i, group in groups.items()])
+    if report.score and state.best_round == state.round:
+        node.archive.export(state.round, node.learner)
+    node.events.emit("round", round=state.round, seconds=round(report.seconds, 3), **_traffic(node))
+    node.checkpoint_if_due()
+    node.on_change()
+
+
+def _metrics(node: Node, state: State, report: Report) -> dict[str, object]:
+    rewards = [reward for group in report.own for reward in group.rewards]
+    answers = [rollout for group in report.own for rollout in group.rollouts]
+    arrived, mixed = report.arrived, report.mixed
+    line: dict[str, object] = {
+        "round": state.round,
+        "step": state.step,
+        "reward": sum(rewards) / len(rewards) if rewards else None,
+        "ungraded": len(answers) - len(rewards),
+        "cut_off": sum(a.completion.finish == "length" for a in answers),
+        "own_groups": len(mixed.local),
+        "own_without_signal": sum(not group.has_signal for group in report.own),
+        "foreign_groups": len(mixed.foreign),
+        "admitted": len(arrived.admitted),
+        "refused": dict(sorted(arrived.refused.items())),
+        "pool": len(node.pool),
+        "peers": len(node.exchange.transport.peers()),
+        "families": _by_family(node, report.own),
+        "generated_tokens": state.totals.get("generated_tokens", 0),
+        "trained_tokens": state.totals.get("trained_tokens", 0),
+        "learning": report.step.numbers,
+        "lineage": state.lineage,
+    }
+    if report.score:
+        line["heldout"] = {f.family: [f.correct, f.asked - f.ungraded] for f in report.score.families}
+    return line
+
+
+def _by_family(node: Node, groups: Sequence[Group]) -> dict[str, list[float]]:
+    """Sum and number of rewards by family."""
+    sums: dict[str, list[float]] = {}
+    for group in groups:
+        cell = sums.setdefault(node.taskset.family(group.task.ref).label, [0.0, 0])
+        cell[0] += sum(group.rewards)
+        cell[1] += len(group.rewards)
+    return sums
+
+
+def _traffic(node: Node) -> dict[str, int]:
+    counts = node.exchange.transport.counts
+    return {"sent_bytes": counts["sent_bytes"], "received_bytes": counts["received_bytes"]}

@@ -1,0 +1,70 @@
+"""Everything of a node besides its weights: what a checkpoint holds, and what a round adds to it.
+
+A round ends with one journal record. What is stored is what happened (the batch, what was admitted, which
+groups were used), so that replaying a record from the checkpoint's state gives the state after it, bit for bit.
+"""
+
+from waggle.core.types import Digest, Experience, Group, Noun, PeerId
+from waggle.swarm.seen import Mark
+from waggle.tasks.stream import Cursor
+
+
+class Heard(Noun, frozen=True):
+    """Until when I have read an author's announcements, by his own clock."""
+
+    author: PeerId
+    created_ms: int
+
+
+class State(Noun, frozen=True):
+    """The small state after a round. Example: `State(lineage=base)` before the first."""
+
+    lineage: Digest
+    round: int = 0
+    step: int = 0
+    cursor: Cursor = Cursor()
+    heard: tuple[Heard, ...] = ()
+    created_ms: int = 0
+    """Time of my last seal; seals never go back in time."""
+    best_round: int = 0
+    best_rate: float = -1.0
+    """The best steering evaluation so far; below 0 before the first."""
+    trained_s: float = 0.0
+    """Seconds spent in rounds."""
+    totals: dict[str, float] = {}  # noqa: RUF012 (msgspec copies it)
+
+
+class Admitted(Noun, frozen=True):
+    """A foreign group that came in, and its size on the wire."""
+
+    group: Group
+    size_bytes: int
+
+
+class Record(Noun, frozen=True):
+    """One round in the journal. `metrics` is its line of metrics.jsonl."""
+
+    state: State
+    batch: bytes
+    sealed: tuple[Experience, ...]
+    admitted: tuple[Admitted, ...]
+    marks: tuple[Mark, ...]
+    used: tuple[Digest, ...]
+    metrics: str
+
+
+class Sealed(Noun, frozen=True):
+    """A round on offer."""
+
+    round: int
+    experiences: tuple[Experience, ...]
+
+
+class Snapshot(Noun, frozen=True):
+    """What a checkpoint holds besides weights and optimiser."""
+
+    state: State
+    base: Digest
+    pool: bytes
+    seen: bytes
+    window: tuple[Sealed, ...]
