@@ -18,9 +18,11 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
-    """Base of the sections: unknown fields are refused, values cannot change."""
+    """Base of the sections: unknown fields and values of another type are refused, values cannot change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
 
 class ModelConfig(Section):
@@ -44,11 +46,13 @@ class TasksConfig(Section):
     """What the node learns from."""
 
     set: str = "starter"
-    """A named set of families (`starter`, `short`, `paper`, see `waggle tasks list`) used when a swarm is founded."""
-    families: tuple[str, ...] = ()
+    """The named set of families (see `waggle tasks list`) that a swarm is founded with; `none` for own questions only."""
+    families: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Families of the charter that this node works on; empty means all. A node chooses families, never questions."""
     file: str = ""
     """A JSONL file of own questions to add when a swarm is founded."""
+    grader: str = "exact"
+    """How answers to the file's questions are graded: exact, number, choice, regex, or module:function."""
     share_file: bool = False
     """Whether the task file may be sent to peers. Without it, its questions are never shared."""
 
@@ -157,6 +161,8 @@ class Config(Section):
     def _settings_have_effect(self) -> "Config":
         if self.tasks.share_file and not self.tasks.file:
             raise ValueError("tasks.share_file has no effect without tasks.file; set both or neither")
+        if self.tasks.grader != "exact" and not self.tasks.file:
+            raise ValueError("tasks.grader has no effect without tasks.file; set both or neither")
         if self.round.foreign == 0 and self.share.sampler != "uniform":
             raise ValueError("share.sampler has no effect with round.foreign = 0; remove one of them")
         if self.learn.loss == "reinforce" and (self.learn.clip_low, self.learn.clip_high) != (0.2, 0.28):
@@ -192,9 +198,10 @@ def _apply(values: dict[str, Any], override: str) -> None:
     if not equals or len(parts) != 2 or not all(parts):
         raise ConfigError(f"--set {override!r} is not of the form section.field=value, e.g. --set round.local=4")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        value = text  # a bare word is a string
+        parsed = {}
+    value = parsed["value"] if len(parsed) == 1 else text  # a bare word is a string
     section = values.setdefault(parts[0], {})
     if not isinstance(section, dict):
         raise ConfigError(f"{parts[0]} is a section and cannot hold a value; write [{parts[0]}]")
@@ -225,7 +232,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return '"' + "".join(c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08X}" for c in value) + '"'
     if isinstance(value, list):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     return repr(value)

@@ -48,19 +48,19 @@ class Key:
         """
         try:
             mode = stat.S_IMODE(file.stat().st_mode)
-            if mode & 0o077:
-                raise IdentityError(
-                    f"the key {file} can be read by other users (mode {mode:04o}); run `chmod 600 {file}`"
-                )
-            text = file.read_text("ascii").strip()
-            seed = bytes.fromhex(text)
+            text = file.read_bytes()
         except FileNotFoundError as error:
             raise IdentityError(f"there is no key at {file}; `waggle key new --file {file}` makes one") from error
-        except (UnicodeDecodeError, ValueError) as error:
+        except OSError as error:
+            raise IdentityError(
+                f"cannot read the key {file}: {error.strerror}; check the path and its owner"
+            ) from error
+        if mode & 0o077:
+            raise IdentityError(f"the key {file} can be read by other users (mode {mode:04o}); run `chmod 600 {file}`")
+        try:
+            return cls.from_seed(bytes.fromhex(text.decode("ascii").strip()))
+        except ValueError as error:  # not text, not hex, or not 32 bytes
             raise IdentityError(f"{file} does not hold a key; restore it from a backup or move it away") from error
-        if len(seed) != 32:
-            raise IdentityError(f"{file} does not hold a key of 32 bytes; restore it from a backup or move it away")
-        return cls.from_seed(seed)
 
     @classmethod
     def load_or_create(cls, file: Path) -> "Key":
