@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from waggle.core.errors import RunError
+from waggle.core.errors import RunError, WaggleError
 
 
 @contextlib.contextmanager
@@ -18,6 +18,8 @@ def disk_errors(where: Path) -> Iterator[None]:
     """
     try:
         yield
+    except WaggleError:
+        raise
     except OSError as error:
         cause = error.strerror or str(error)
         raise RunError(

@@ -1,0 +1,92 @@
+"""Events as JSON lines: strict, rotated, and readable after a crash."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from waggle.core.clock import FakeClock
+from waggle.core.errors import RunError
+from waggle.core.events import EventLog, NoEvents, cut_torn_line, json_line, read_lines
+
+
+def test_a_line_is_time_event_and_fields(tmp_path: Path) -> None:
+    clock = FakeClock(100.1234)
+    log = EventLog(tmp_path / "events.jsonl", clock)
+    log.emit("refused", reason="stale", peer=b"\x01\xff", age_s=2.5)
+    clock.advance(1)
+    log.emit("alone")
+    assert list(read_lines(tmp_path / "events.jsonl")) == [
+        {"at_s": 100.123, "event": "refused", "reason": "stale", "peer": "01ff", "age_s": 2.5},
+        {"at_s": 101.123, "event": "alone"},
+    ]
+
+
+def test_lines_are_strict_json() -> None:
+    line = json_line({"nan": float("nan"), "deep": {"x": [float("inf"), (1, b"\0")], 3: None}, "text": 'a\n"b'})
+    assert line.endswith("\n")
+    assert line.count("\n") == 1
+    assert json.loads(line, parse_constant=pytest.fail) == {
+        "nan": None,
+        "deep": {"x": [None, [1, "00"]], "3": None},
+        "text": 'a\n"b',
+    }
+
+
+def test_files_rotate_and_are_bounded(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    log = EventLog(file, FakeClock(), max_bytes=1000)
+    for number in range(200):
+        log.emit("tick", number=number)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["events.jsonl", "events.jsonl.1"]
+    assert all(path.stat().st_size < 1100 for path in tmp_path.iterdir())
+    numbers = [record["number"] for record in read_lines(file)]
+    assert numbers == list(range(numbers[0], 200))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"", b""),
+        (b'{"a":1}\n', b'{"a":1}\n'),
+        (b'{"a":1}\n{"b":', b'{"a":1}\n'),
+        (b'{"torn', b""),
+        (b"x\n" + b"y" * 200_000, b"x\n"),
+        (b"y" * 200_000, b""),
+        (b"x" * 65_535 + b"\n" + b"y" * 65_536, b"x" * 65_535 + b"\n"),
+    ],
+)
+def test_a_torn_line_is_cut(tmp_path: Path, before: bytes, after: bytes) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(before)
+    cut_torn_line(file)
+    assert file.read_bytes() == after
+
+
+def test_a_log_goes_on_after_a_crash(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    EventLog(file, FakeClock()).emit("one")
+    with open(file, "ab") as handle:
+        handle.write(b'{"event":"tw')
+    EventLog(file, FakeClock()).emit("three")
+    assert [record["event"] for record in read_lines(file)] == ["one", "three"]
+
+
+def test_what_is_no_record_is_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(b'{"a":1}\nnot json\n[1]\n\xff\xfe\n\n{"b":2}\n{"c"')
+    assert list(read_lines(file)) == [{"a": 1}, {"b": 2}]
+    assert list(read_lines(tmp_path / "none.jsonl")) == []
+
+
+def test_an_impossible_place_is_said(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "gone" / "events.jsonl", FakeClock())
+    with pytest.raises(RunError, match=r"cannot write .*events\.jsonl: No such file"):
+        log.emit("x")
+
+
+def test_no_events_are_counted() -> None:
+    events = NoEvents()
+    events.emit("refused", reason="stale")
+    events.emit("refused")
+    assert events.counts == {"refused": 2}
