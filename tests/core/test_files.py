@@ -53,7 +53,8 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
             (folder / "weights").write_text("three")
             raise ZeroDivisionError
 
-    pytest.raises(ZeroDivisionError, interrupted)
+    with pytest.raises(ZeroDivisionError):
+        interrupted()
     assert (target / "weights").read_text() == "two"
     assert names(tmp_path) == ["model"]
 
