@@ -46,7 +46,7 @@ class TasksConfig(Section):
     """What the node learns from."""
 
     set: str = "starter"
-    """The named set of families (see `waggle tasks list`) that a swarm is founded with; `none` for own questions only."""
+    """The named set of families that a swarm is founded with, see `waggle tasks list`; `none` for own questions."""
     families: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Families of the charter that this node works on; empty means all. A node chooses families, never questions."""
     file: str = ""
@@ -186,6 +186,26 @@ def load(file: Path | None = None, overrides: Sequence[str] = ()) -> Config:
             raise ConfigError(f"{file} is not valid TOML: {error}") from error
     for override in overrides:
         _apply(values, override)
+    return _validated(values, file)
+
+
+def override_run(config: Config, overrides: Sequence[str]) -> Config:
+    """Change settings of the [run] section, the only ones that an existing run can have changed.
+
+    Raises:
+        ConfigError: another section, an unknown field or a bad value.
+    """
+    values = config.model_dump()
+    for override in overrides:
+        if not override.strip().startswith("run.") or override.strip().startswith("run.seed"):
+            raise ConfigError(
+                f"--set {override!r} cannot change an existing run; of those only [run] settings but the seed can"
+            )
+        _apply(values, override)
+    return _validated(values, None)
+
+
+def _validated(values: dict[str, Any], file: Path | None) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:

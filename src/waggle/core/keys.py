@@ -77,11 +77,15 @@ class Key:
         if file.exists():
             raise IdentityError(f"{file} already holds a key, which is not replaced; choose another file")
         key = cls.generate()
+        key.save(file)
+        return key
+
+    def save(self, file: Path) -> None:
+        """Write the key file, readable by its owner alone; a folder that is made for it likewise."""
         if not file.parent.exists():
             file.parent.mkdir(parents=True)
             os.chmod(file.parent, 0o700)
-        write_atomic(file, key._private.private_bytes_raw().hex().encode() + b"\n", mode=0o600)
-        return key
+        write_atomic(file, self._private.private_bytes_raw().hex().encode() + b"\n", mode=0o600)
 
     def sign(self, data: bytes) -> bytes:
         """A 64-byte signature."""

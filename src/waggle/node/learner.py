@@ -16,6 +16,7 @@ from waggle.core.types import Completion, Group, PolicyRef, Sampling, Task
 from waggle.policy.checkpoint import load_weights, save_model, save_weights
 from waggle.policy.policy import Policy
 from waggle.policy.sampler import generate
+from waggle.policy.tree import Packing
 from waggle.rl.batch import Batch, build
 from waggle.rl.trainer import Trainer
 
@@ -37,6 +38,10 @@ class Learner(Protocol):
 
     def base_digest(self) -> bytes:
         """Content of the weights that the run started from, 32 bytes."""
+        ...
+
+    def describe(self) -> str:
+        """How and where it computes, and why, in one line."""
         ...
 
     def generate(self, tasks: Sequence[Task], num: int, sampling: Sampling) -> list[list[Completion]]:
@@ -79,15 +84,24 @@ def policy_ref(learner: Learner, weights: bytes, step: int) -> PolicyRef:
 
 
 class ModelLearner:
-    """A language model with its optimiser."""
+    """A language model with its optimiser.
 
-    def __init__(self, policy: Policy, config: Config) -> None:
+    Args:
+        policy: the model, its tokenizer and their ways.
+        config: of the node.
+        packing: how rows are laid out in training, see `policy.logprobs.choose_packing`.
+    """
+
+    def __init__(self, policy: Policy, config: Config, packing: Packing = "tree") -> None:
         self.policy, self.model, self.tokenizer = policy, policy.name, policy.tokenizer_digest
-        self.trainer = Trainer(policy, config.learn, config.round.temperature)
+        self.trainer = Trainer(policy, config.learn, config.round.temperature, packing)
         self._base = policy.content_digest()
 
     def base_digest(self) -> bytes:
         return self._base
+
+    def describe(self) -> str:
+        return f"{self.model}: {self.policy.choice}"
 
     def generate(self, tasks: Sequence[Task], num: int, sampling: Sampling) -> list[list[Completion]]:
         return generate(self.policy, tasks, num, sampling)

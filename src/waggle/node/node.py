@@ -7,7 +7,8 @@ laptop, a simulated swarm on a fake clock, and a test with a scripted model.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from functools import partial
+
+from msgspec.structs import replace
 
 from waggle.core.clock import Clock
 from waggle.core.config import Config
@@ -16,7 +17,7 @@ from waggle.core.keys import Key, peer_name
 from waggle.core.types import Peer, Task
 from waggle.net.transport import Transport
 from waggle.node.archive import Archive, DiskArchive, NoArchive
-from waggle.node.evaluate import Grades, Score, evaluate
+from waggle.node.evaluate import Generate, Grades, Score, evaluate
 from waggle.node.exchange import Exchange
 from waggle.node.learner import Learner, lineage
 from waggle.node.state import Heard, Record, Sealed, Snapshot, State
@@ -79,7 +80,8 @@ class Node:
             spells=learner.spells,
         )
         self._steer = taskset.heldout("steer", config.eval.steer, config.tasks.families) if config.eval.every else []
-        self.heldout_questions = {task.question for task in self._steer}
+        report = taskset.heldout("report", config.eval.report, config.tasks.families)
+        self.heldout_questions = {task.question for task in (*self._steer, *report)}
         self._last_checkpoint_s = clock.now_s()
         self.on_change: Callable[[], None] = lambda: None
         """Called when there is something new to show."""
@@ -161,18 +163,30 @@ class Node:
         every = self.config.eval.every
         return self.ask(self._steer, number) if every and number % every == 0 else None
 
-    def ask(self, tasks: Sequence[Task], number: int) -> Score:
-        """Own answers to held-out questions."""
+    def ask(self, tasks: Sequence[Task], number: int, generate: Generate | None = None) -> Score:
+        """Own answers to held-out questions, or those of another model."""
         labels = {config: family.label for config, family in self.taskset.families.items()}
-        return evaluate(
-            partial(self.learner.generate), self.grader, tasks, labels, number, self.config.eval.temperature
-        )
+        temperature = self.config.eval.temperature
+        return evaluate(generate or self.learner.generate, self.grader, tasks, labels, number, temperature)
 
-    def report(self) -> Score:
+    def report(self, generate: Generate | None = None) -> Score:
         """The evaluation that only reports: on questions that steer nothing."""
         tasks = self.taskset.heldout("report", self.config.eval.report, self.config.tasks.families)
-        self.heldout_questions |= {task.question for task in tasks}
-        return self.ask(tasks, self.state.round)
+        return self.ask(tasks, self.state.round, generate)
+
+    def close_steering(self) -> None:
+        """Let the last weights compete for `model/` where their round had no evaluation; without any, they win."""
+        state = self.state
+        if state.best_round == state.round:
+            return
+        if not self._steer:
+            self.archive.export(state.round, self.learner)
+            self.state = replace(state, best_round=state.round)
+        elif state.round % self.config.eval.every:
+            rate = self.ask(self._steer, state.round).over().rate
+            if rate > state.best_rate:
+                self.archive.export(state.round, self.learner)
+                self.state = replace(state, best_round=state.round, best_rate=rate)
 
     def checkpoint(self) -> None:
         """Store the whole state now."""

@@ -62,11 +62,12 @@ async def play(node: Node) -> Report:
     await node.exchange.offer(number, sealed)
     arrived = await gather(node, number)
     mixed = draw_batch(node, number, own, arrived)
-    batch = node.learner.pack([*mixed.local, *mixed.foreign], node.key.id)
+    groups = [*mixed.local, *mixed.foreign]
+    batch = node.learner.pack(groups, node.key.id)
     step = node.learner.step(batch)
     score = node.steer(number)
     seconds = node.clock.now_s() - started_s
-    state = next_state(node, number, cursor, created_ms, batch, step, score, seconds)
+    state = next_state(node, number, cursor, created_ms, batch, groups, step, score, seconds)
     report = Report(number, own, arrived, mixed, step, score, seconds)
     record(node, state, report, batch, sealed)
     return report
@@ -194,6 +195,7 @@ def next_state(
     cursor: Cursor,
     created_ms: int,
     batch: bytes,
+    groups: Sequence[Group],
     step: Step,
     score: Score | None,
     seconds: float,
@@ -203,6 +205,8 @@ def next_state(
     rate = score.over().rate if score else -1.0
     better = rate > old.best_rate
     totals = node.totals
+    trained = {group.task.question for group in groups}
+    totals["overlap"] += len(trained & node.heldout_questions)
     totals["trained_tokens"] += int(step.numbers.get("num_tokens", 0))
     return State(
         lineage=node.next_lineage(batch, step.moved),

@@ -124,6 +124,36 @@ def read_description(path: Path) -> dict[str, Any]:
     return dict(description)
 
 
+def node_folders(path: Path) -> list[Path]:
+    """The node folders of a run: itself, or those inside a swarm folder.
+
+    Raises:
+        RunError: it is no run folder.
+    """
+    description = read_description(path)
+    if description.get("kind") == "node":
+        return [path]
+    folders = sorted((p.parent for p in path.glob("node-*/run.json")), key=lambda p: int(p.name[5:]))
+    if not folders:
+        raise RunError(f"{path} holds no nodes; the run was stopped before it began, start a new one")
+    return folders
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process is using the run folder now."""
+    try:
+        descriptor = os.open(path / "lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def read_noun(kind: type[T], file: Path, max_bytes: int = 1 << 30) -> T:
     """Decode a file of canonical bytes.
 

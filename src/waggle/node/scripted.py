@@ -50,6 +50,9 @@ class ScriptedLearner:
     def base_digest(self) -> bytes:
         return digest_bytes("Scripted", f"{self._start} {self._rate} {self._seed}".encode())
 
+    def describe(self) -> str:
+        return f"scripted, skill {self._start} at the start"
+
     def skill(self, config: bytes) -> float:
         """The chance of a right answer in this family."""
         return self.skills.get(config, self._start)

@@ -1,0 +1,128 @@
+"""Putting a run together: the charter, the models, the nodes and their folders.
+
+Models come before anything is written, the memory plan before the models, so that what cannot work is said
+before anything is left behind. The keys of a local swarm follow from `run.seed`, so that a run can be repeated;
+they never leave this machine. A node that joins others has a key of its own.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from waggle import __version__
+from waggle.core.clock import Clock
+from waggle.core.config import Config
+from waggle.core.errors import TaskError
+from waggle.core.events import EventLog
+from waggle.core.files import disk_errors, write_atomic
+from waggle.core.keys import Key
+from waggle.core.types import Charter, Family
+from waggle.net.memory import MemoryNetwork
+from waggle.node.archive import DiskArchive
+from waggle.node.evaluate import Grades
+from waggle.node.learner import ModelLearner
+from waggle.node.node import Node
+from waggle.node.runfolder import FORMAT, RunFolder
+from waggle.policy.adapter import share_base
+from waggle.policy.load import load
+from waggle.policy.logprobs import choose_packing
+from waggle.policy.policy import Policy
+from waggle.swarm.charter import new_charter
+from waggle.tasks.families import named_set, usable
+from waggle.tasks.files import family_from_file
+from waggle.tasks.taskset import Taskset, require_distinct
+
+Say = Callable[[str], None]
+FILES = "tasks"
+"""The folder of task files, inside a run or swarm folder."""
+
+
+def local_key(seed: int, number: int) -> Key:
+    """The key of a local swarm's node."""
+    return Key.from_seed(hashlib.sha256(f"waggle local swarm {seed} {number}".encode()).digest())
+
+
+def families_of(config: Config, files: Path) -> tuple[Family, ...]:
+    """The families that a founded swarm holds: a named set, and a task file where one is given.
+
+    Raises:
+        TaskError: an unknown set, a bad file, or nothing that can be used.
+    """
+    families = usable(named_set(config.tasks.set)) if config.tasks.set != "none" else ()
+    if config.tasks.file:
+        families += (family_from_file(Path(config.tasks.file), config.tasks.grader, folder=files),)
+    if not families:
+        raise TaskError("tasks.set = 'none' leaves nothing to learn from; set tasks.file or choose a set")
+    return families
+
+
+def found_charter(config: Config, key: Key, clock: Clock, name: str, files: Path) -> Charter:
+    """Found a swarm on this machine's configuration; families too small to hold questions out are refused.
+
+    Raises:
+        TaskError: see `families_of`, or a family with too few questions.
+    """
+    families = families_of(config, files)
+    require_distinct(families)
+    return new_charter(key, name, families, created_ms=int(clock.now_s() * 1000))
+
+
+def set_threads(config: Config) -> int:
+    """Give torch its threads, once for the process; returns how many."""
+    import torch
+
+    threads = config.model.threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads)
+    return threads
+
+
+def load_policies(config: Config, num: int) -> list[Policy]:
+    """One policy a node: own weights each, or own adapters on one base."""
+    model = config.model
+    first = load(
+        model.name, lora_rank=model.lora_rank, device=model.device, precision=model.precision, seed=config.run.seed
+    )
+    if first.lora:
+        return [first, *(share_base(first, config.run.seed + number) for number in range(1, num))]
+    options = {"device": model.device, "precision": model.precision, "seed": config.run.seed}
+    return [first, *(load(model.name, **options) for _ in range(1, num))]  # type: ignore[arg-type]
+
+
+@dataclass
+class Parts:
+    """What the nodes of one process share."""
+
+    config: Config
+    charter: Charter
+    files: Path
+    grader: Grades
+    clock: Clock
+    network: MemoryNetwork
+
+
+def make_node(parts: Parts, folder: RunFolder, key: Key, policy: Policy) -> tuple[Node, DiskArchive]:
+    """A node with its parts, and the archive it will begin or resume."""
+    run = parts.config.run
+    events = EventLog(folder.events_file, parts.clock, int(run.events_mb * 1e6))
+    learner = ModelLearner(policy, parts.config, choose_packing(policy))
+    taskset = Taskset(parts.charter, parts.files)
+    transport = parts.network.attach(key.id)
+    node = Node(key, taskset, parts.config, learner, parts.grader, transport, parts.clock, events)
+    archive = DiskArchive(folder, run.keep_checkpoints, int(run.events_mb * 1e6), int(run.experience_mb * 1e6))
+    return node, archive
+
+
+def describe_swarm(path: Path, num: int) -> None:
+    """Write the description of a swarm folder."""
+    with disk_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"format": FORMAT, "kind": "swarm", "release": __version__, "nodes": num})
+    write_atomic(path / "run.json", text.encode())
+
+
+def labels(charter: Charter, short: bool = True) -> Sequence[str]:
+    """Names of the families; with `short` only those answered without working."""
+    return [f.label for f in charter.families if not (short and f.working)]

@@ -1,0 +1,92 @@
+"""What a run is doing, in words, from the files it writes: nothing here talks to a running node."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from waggle.core.events import read_lines
+from waggle.node.runfolder import RunFolder, is_locked, node_folders
+
+
+@dataclass
+class NodeStatus:
+    """One node, as its folder tells."""
+
+    name: str
+    folder: Path
+    running: bool
+    round: int = 0
+    heldout: list[tuple[int, float]] = field(default_factory=list)
+    """(round, pass@1) of the steering evaluations."""
+    reward: float | None = None
+    last_s: float | None = None
+    sentence: str = "has not played a round yet"
+    counts: dict[str, int] = field(default_factory=dict)
+    """Refusals by reason, and failures to reach peers."""
+
+
+def sentence(line: dict[str, Any], foreign: int, behind: int = 0) -> str:
+    """What happened in a round, for people.
+
+    Args:
+        line: the round's line of metrics.jsonl.
+        foreign: J, the groups of peers that a round asks for.
+        behind: rounds that the fastest peer known is ahead.
+    """
+    refused = sum(line.get("refused", {}).values())
+    tail = f"; refused {refused} ({', '.join(line['refused'])})" if refused else ""
+    if behind >= 10:
+        tail += f"; {behind} rounds behind the fastest"
+    used, peers = line["foreign_groups"], line["peers"]
+    if foreign == 0:
+        return "training alone, as configured" + tail
+    if not used and not peers:
+        return "no peer reachable, training alone and trying again" + tail
+    if not used:
+        return f"nothing new from {peers} peers, training on own answers" + tail
+    whom = f"{peers} peers" if peers != 1 else "1 peer"
+    source = f"with {whom}" if peers else "from the pool, no peer reachable"
+    return f"sharing {source}, {used} of {used + line['own_groups']} groups foreign" + tail
+
+
+def read_status(path: Path) -> list[NodeStatus]:
+    """The nodes of a run folder.
+
+    Raises:
+        RunError: it is no run folder.
+    """
+    return [_read_node(RunFolder(folder)) for folder in node_folders(path)]
+
+
+def _read_node(folder: RunFolder) -> NodeStatus:
+    config = folder.config()
+    status = NodeStatus(folder.path.name, folder.path, is_locked(folder.path))
+    for line in read_lines(folder.metrics_file):
+        status.round = int(line["round"])
+        status.reward = line["reward"]
+        status.sentence = sentence(line, config.round.foreign)
+        for reason, count in line.get("refused", {}).items():
+            status.counts[reason] = status.counts.get(reason, 0) + count
+        if "heldout" in line:
+            status.heldout.append((status.round, rate(line["heldout"])))
+    for event in read_lines(folder.events_file):
+        status.last_s = event.get("at_s", status.last_s)
+        if event.get("event") == "unreachable":
+            status.counts["unreachable"] = status.counts.get("unreachable", 0) + 1
+    return status
+
+
+def rate(heldout: dict[str, Sequence[float]]) -> float:
+    """pass@1 over all families of one evaluation's line."""
+    asked = sum(cell[1] for cell in heldout.values())
+    return sum(cell[0] for cell in heldout.values()) / asked if asked else 0.0
+
+
+def age(status: NodeStatus) -> str:
+    """How long ago the node last wrote something."""
+    if status.last_s is None:
+        return "never"
+    seconds = max(0, int(time.time() - status.last_s))
+    return f"{seconds} s ago" if seconds < 120 else f"{seconds // 60} min ago"
