@@ -73,5 +73,6 @@ class SlotCache(Cache):
 
 
 def _empty(like: Tensor, num_rows: int, capacity: int) -> Tensor:
+    """Room for keys or values. Zeros, since a masked slot still enters attention times 0, and 0 x NaN is NaN."""
     _, heads, _, width = like.shape
-    return torch.empty((num_rows, heads, capacity, width), dtype=like.dtype, device=like.device)
+    return torch.zeros((num_rows, heads, capacity, width), dtype=like.dtype, device=like.device)
