@@ -11,10 +11,12 @@ different text are compared; see `answers_digest`.
 import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from typing import TypeVar
 
 from waggle.core.codec import decode, encode
 from waggle.core.types import Body, Count, Digest, Experience, Noun, PeerId
 
+K = TypeVar("K")
 CAPACITY = 16_384
 MIN_DISTINCT = 3
 MIN_CHARS = 64
@@ -70,9 +72,9 @@ class Seen:
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
         self._marks: OrderedDict[bytes, Mark] = OrderedDict()
-        self._draws: set[bytes] = set()
-        self._answers: dict[bytes, Mark] = {}
-        self._latest: dict[bytes, Mark] = {}
+        self._draws: Counter[bytes] = Counter()
+        self._answers: dict[bytes, list[Mark]] = {}
+        self._latest: dict[bytes, list[Mark]] = {}
         self._num_sent: Counter[tuple[bytes, int]] = Counter()
 
     def __len__(self) -> int:
@@ -88,11 +90,13 @@ class Seen:
 
     def first(self, answers: bytes) -> Mark | None:
         """Who gave these answers first, if anybody did."""
-        return self._answers.get(answers)
+        marks = self._answers.get(answers)
+        return marks[0] if marks else None
 
     def latest(self, author: bytes) -> Mark | None:
         """The author's experience with the latest time."""
-        return self._latest.get(author)
+        marks = self._latest.get(author)
+        return marks[0] if marks else None
 
     def num_sent(self, author: bytes, number: int) -> int:
         """Groups admitted of one author's round."""
@@ -105,23 +109,20 @@ class Seen:
         if len(self._marks) >= self._capacity:
             self._forget(self._marks.popitem(last=False)[1])
         self._marks[mark.id] = mark
-        self._draws.add(mark.draw)
+        self._draws[mark.draw] += 1
         self._num_sent[mark.author, mark.round] += 1
         if mark.answers:
-            self._answers.setdefault(mark.answers, mark)
-        latest = self._latest.get(mark.author)
-        if latest is None or mark.created_ms >= latest.created_ms:
-            self._latest[mark.author] = mark
+            self._answers.setdefault(mark.answers, []).append(mark)
+        latest = self._latest.setdefault(mark.author, [])  # by falling time: the first is the latest kept
+        while latest and latest[-1].created_ms <= mark.created_ms:
+            latest.pop()
+        latest.append(mark)
 
     def _forget(self, mark: Mark) -> None:
-        self._draws.discard(mark.draw)
-        self._num_sent[mark.author, mark.round] -= 1
-        if not self._num_sent[mark.author, mark.round]:
-            del self._num_sent[mark.author, mark.round]
-        if self._answers.get(mark.answers) is mark:
-            del self._answers[mark.answers]
-        if self._latest.get(mark.author) is mark:
-            del self._latest[mark.author]
+        _take_one(self._draws, mark.draw)
+        _take_one(self._num_sent, (mark.author, mark.round))
+        _take_first(self._answers, mark.answers, mark)
+        _take_first(self._latest, mark.author, mark)
 
     def state(self) -> bytes:
         """Everything remembered, for a checkpoint."""
@@ -138,3 +139,17 @@ class Seen:
         for mark in (*decode(_Marks, state, _STATE_MAX_BYTES).marks, *newer):
             seen.add(mark)
         return seen
+
+
+def _take_one(counts: Counter[K], key: K) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
+
+
+def _take_first(queues: dict[bytes, list[Mark]], key: bytes, mark: Mark) -> None:
+    queue = queues.get(key)
+    if queue and queue[0] is mark:
+        del queue[0]
+        if not queue:
+            del queues[key]
