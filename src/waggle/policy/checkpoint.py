@@ -2,8 +2,11 @@
 
 `save_model` writes what `transformers.AutoModelForCausalLM.from_pretrained` loads (for a LoRA policy what peft
 loads), tokenizer included. `save_weights` writes only what training moves, under the names it has here.
+A policy maps its weights from the file they came from, so nothing is ever written over a file in place.
 """
 
+import os
+import shutil
 from pathlib import Path
 
 import torch
@@ -14,18 +17,24 @@ from waggle.policy.policy import Policy
 
 
 def save_model(policy: Policy, folder: Path) -> None:
-    """Write the model and its tokenizer into `folder`.
+    """Write the model and its tokenizer into `folder`; of files that are there, each is replaced in one step.
 
     Raises:
         RunError: where the disk refuses.
     """
+    fresh = folder / f".{os.getpid()}.tmp"
     with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        if policy.lora:
-            policy.adapter.save_pretrained(folder)
-        else:
-            policy.model.save_pretrained(folder)
-        policy.tokenizer.save_pretrained(folder)
+        fresh.mkdir(parents=True, exist_ok=True)
+        try:
+            if policy.adapter is not None:
+                policy.adapter.save_pretrained(fresh)
+            else:
+                policy.model.save_pretrained(fresh)
+            policy.tokenizer.save_pretrained(fresh)
+            for file in sorted(fresh.iterdir()):
+                os.replace(file, folder / file.name)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
 
 
 def save_weights(policy: Policy, file: Path) -> None:
@@ -36,12 +45,17 @@ def save_weights(policy: Policy, file: Path) -> None:
     """
     from safetensors.torch import save_file
 
+    fresh = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     with disk_errors(file):
-        save_file({name: tensor.detach().contiguous() for name, tensor in policy.parameters()}, file)
+        try:
+            save_file({name: tensor.detach().contiguous() for name, tensor in policy.parameters()}, fresh)
+            os.replace(fresh, file)
+        finally:
+            fresh.unlink(missing_ok=True)
 
 
 def load_weights(policy: Policy, file: Path) -> None:
-    """Put saved tensors back, one at a time.
+    """Put saved tensors back. They are all checked before the first is changed.
 
     Raises:
         ModelError: where the file is missing or broken, or its names, shapes or types are not the policy's.
@@ -51,19 +65,24 @@ def load_weights(policy: Policy, file: Path) -> None:
     wanted = dict(policy.parameters())
     try:
         with safe_open(file, "pt") as saved, torch.no_grad():
-            if extra := set(saved.keys()) ^ set(wanted):
-                raise ModelError(_mismatch(file, policy, f"{sorted(extra)[0]} is in one but not in the other"))
+            found = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118  (mapped, not read)
+            if fault := _mismatch(found, wanted):
+                raise ModelError(
+                    f"{file} does not hold the weights of {policy.name}: {fault}; "
+                    "resume with the model and adapter the run started with"
+                )
             for name, tensor in wanted.items():
-                found = saved.get_tensor(name)
-                if found.shape != tensor.shape or found.dtype != tensor.dtype:
-                    what = (
-                        f"{name} is {found.dtype} {tuple(found.shape)} there, {tensor.dtype} {tuple(tensor.shape)} here"
-                    )
-                    raise ModelError(_mismatch(file, policy, what))
-                tensor.copy_(found)
+                tensor.copy_(found[name])
     except (OSError, SafetensorError) as error:
         raise ModelError(f"cannot read the weights {file}: {error}; resume from another checkpoint") from error
 
 
-def _mismatch(file: Path, policy: Policy, what: str) -> str:
-    return f"{file} does not hold the weights of {policy.name}: {what}; resume with the model the run started with"
+def _mismatch(found: dict[str, torch.Tensor], wanted: dict[str, torch.nn.Parameter]) -> str:
+    if different := set(found) ^ set(wanted):
+        name = min(different)
+        return f"{name} is {'there but not here' if name in found else 'here but not there'}"
+    for name, tensor in wanted.items():
+        there, here = found[name], tensor
+        if there.shape != here.shape or there.dtype != here.dtype:
+            return f"{name} is {there.dtype} {tuple(there.shape)} there, {here.dtype} {tuple(here.shape)} here"
+    return ""

@@ -11,5 +11,5 @@ def kv_token_bytes(config: Any, value_bytes: int = 4) -> int:
 
 
 def row_bytes(vocabulary: int) -> int:
-    """Bytes of the scores of one row while a token is drawn: four arrays over the vocabulary."""
-    return 4 * 4 * vocabulary
+    """Bytes of the scores of one row while a token is drawn: five arrays over the vocabulary."""
+    return 5 * 4 * vocabulary

@@ -77,7 +77,9 @@ class Policy:
     @property
     def context(self) -> int:
         """The most tokens of a prompt and its answer together."""
-        return int(getattr(self.model.config, "max_position_embeddings", None) or 1 << 20)
+        config = self.model.config
+        limits = [getattr(config, key, None) for key in ("max_position_embeddings", "sliding_window")]
+        return min([int(limit) for limit in limits if limit], default=1 << 20)
 
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Names and tensors that training moves, always in the same order; tied tensors once."""

@@ -16,6 +16,7 @@ continuous batching (a bigger engine fits behind `Generate`).
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,14 +131,14 @@ class _Prefill:
     def _parts(self, rows: Sequence[_Row]) -> Iterator[list[_Row]]:
         """Consecutive rows of one family whose prompts together stay within a bounded forward pass."""
         part: list[_Row] = []
+        prompts = longest = 0
         for row in rows:
-            if part:
-                count = len({r.task for r in part} | {row.task})
-                longest = max(len(self.prompts[r.task]) for r in (part[-1], row))
-                other = self.tasks[row.task].ref.config != self.tasks[part[0].task].ref.config
-                if other or (count > 1 and row.task != part[-1].task and count * longest > _PREFILL_TOKENS):
-                    yield part
-                    part = []
+            new = not part or row.task != part[-1].task
+            prompts, longest = prompts + new, max(longest, len(self.prompts[row.task]))
+            other = bool(part) and self.tasks[row.task].ref.config != self.tasks[part[0].task].ref.config
+            if part and new and (other or prompts * longest > _PREFILL_TOKENS):
+                yield part
+                part, prompts, longest = [], 1, len(self.prompts[row.task])
             part.append(row)
         yield part
 
@@ -191,17 +192,22 @@ def _common(prompts: set[tuple[int, ...]]) -> tuple[int, ...]:
 
 def _forward(policy: Policy, ids_BR: Tensor, mask_BRS: Tensor, positions_BR: Tensor, cache: SlotCache) -> Tensor:
     """Run the module over new tokens and return the scores of the last one, [B, V], float32."""
-    keyword = "cache" if "cache" in inspect.signature(policy.model.forward).parameters else "past_key_values"
     out: Any = policy.model(
         input_ids=ids_BR,
         attention_mask=mask_BRS[:, None],
         position_ids=positions_BR,
         use_cache=True,
         logits_to_keep=1,
-        **{keyword: cache},
+        **{_cache_keyword(policy.model.__class__): cache},
     )
     cache.advance(ids_BR.shape[1])
     return out.logits[:, -1].float()
+
+
+@lru_cache(maxsize=64)
+def _cache_keyword(kind: Any) -> str:
+    """What a kind of module calls its cache; transformers renames it."""
+    return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
 
 
 def _decode(
