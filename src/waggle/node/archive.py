@@ -83,6 +83,11 @@ class DiskArchive:
             write_atomic(folder / "state.bin", encode(snapshot))
         self._open_journal(0)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the run was stopped before it began."""
+        return not any(self._folder.checkpoints.glob("round_*"))
+
     def restore(self, learner: Learner) -> tuple[Snapshot, list[Record]]:
         """The newest checkpoint, its weights loaded into the learner, and the rounds since.
 

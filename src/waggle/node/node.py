@@ -101,6 +101,9 @@ class Node:
         Returns:
             The number of rounds replayed.
         """
+        if archive.is_empty:
+            self.begin(archive)
+            return 0
         snapshot, records = archive.restore(self.learner)
         self.archive = archive
         self._restore(snapshot)
