@@ -4,14 +4,50 @@ Every error a user can cause ends as one sentence on stderr and the exit code of
 traceback means a bug of ours. Commands import what they need when they run, so that `--help` is quick.
 """
 
+import errno
 import sys
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from waggle.core.errors import WaggleError
 
+ORDER = ("swarm", "join", "new", "status", "eval", "chat", "tasks", "config", "key", "doctor")
+"""The commands as `--help` lists them: learn together, look, set up."""
+
+
+class Commands(TyperGroup):
+    """The verbs, in the order in which people meet them; what goes wrong becomes one sentence and an exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except WaggleError as error:
+            self.complain(str(error), error.exit_code)
+        except KeyboardInterrupt:
+            self.complain("stopped at once; of a run only the round in progress is lost, --resume continues it", 130)
+        except OSError as error:
+            if error.errno == errno.EPIPE or error.filename is None:
+                raise
+            self.complain(f"cannot use {error.filename}: {error.strerror}; check the path and its owner", 1)
+
+    def complain(self, sentence: str, exit_code: int) -> NoReturn:
+        """Say what is wrong and end.
+
+        Raises:
+            typer.Exit: always.
+        """
+        print(f"waggle: {' '.join(sentence.split())}", file=sys.stderr)
+        raise typer.Exit(exit_code)
+
+
 app = typer.Typer(
     name="waggle",
+    cls=Commands,
     help="Small language models that learn together: each keeps its own weights, all share experience.",
     no_args_is_help=True,
     add_completion=False,
@@ -21,15 +57,20 @@ app = typer.Typer(
 )
 
 
+def plain(text: str) -> str:
+    """Text that cannot steer a terminal: what a model or a stranger wrote, without control characters."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
 def main() -> None:
     """Entry point of the `waggle` command."""
-    from waggle.cli import run  # noqa: F401  (registers its commands)
+    register()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows `?`
+    app(prog_name="waggle")
 
-    try:
-        app()
-    except WaggleError as error:
-        print(f"waggle: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("waggle: stopped at once; the round in progress is lost, --resume continues", file=sys.stderr)
-        sys.exit(130)
+
+def register() -> None:
+    """Import the modules that hold the commands."""
+    from waggle.cli import look, run, setup  # noqa: F401

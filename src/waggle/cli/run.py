@@ -1,15 +1,22 @@
 """Commands that train and measure: `swarm`, `join`, `eval`."""
 
+import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from waggle.cli import app
-from waggle.cli.options import ConfigFile, Sets
+from waggle.cli.options import ConfigFile, KeyFile, Sets, key_file
 from waggle.core.config import Config, load, override_run
-from waggle.core.errors import ConfigError, IdentityError
+from waggle.core.errors import ConfigError, IdentityError, RunError
+from waggle.core.files import disk_errors
+
+if TYPE_CHECKING:
+    from waggle.core.types import Charter
 
 RUNS = Path("runs")
 Resume = Annotated[
@@ -21,21 +28,75 @@ Folder = Annotated[
 ]
 
 
-def _fresh(kind: str) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    path = RUNS / f"{kind}-{stamp}"
-    number = 2
-    while path.exists():
-        path = RUNS / f"{kind}-{stamp}-{number}"
-        number += 1
+@contextmanager
+def new_folder(named: Path | None, kind: str) -> Iterator[Path]:
+    """An empty folder for a new run. Where the run does not come to begin, nothing is left of it.
+
+    Raises:
+        RunError: it holds something already, or cannot be made.
+    """
+    parent_existed = (named or RUNS).parent.exists() if named else RUNS.exists()
+    existed = named is not None and named.exists()
+    path = _made(named) if named else _dated(kind)
+    try:
+        yield path
+    except BaseException:
+        for child in path.iterdir():
+            shutil.rmtree(child) if child.is_dir() else child.unlink()
+        if not existed:
+            path.rmdir()
+        if not parent_existed:
+            with suppress(OSError):  # somebody else has put something there
+                path.parent.rmdir()
+        raise
+
+
+def _made(path: Path) -> Path:
+    if (path / "run.json").exists():
+        raise RunError(f"{path} already holds a run; continue it with --resume {path}, or choose another folder")
+    with disk_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+    if any(path.iterdir()):
+        raise RunError(f"{path} is not empty; choose a new folder for the run")
     return path
 
 
-def _with_default_end(config: Config) -> Config:
+def _dated(kind: str) -> Path:
+    """A folder that did not exist, also where two runs start in the same second."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    number = 1
+    while True:
+        path = RUNS / (f"{kind}-{stamp}" if number == 1 else f"{kind}-{stamp}-{number}")
+        with disk_errors(path), suppress(FileExistsError):
+            path.mkdir(parents=True)
+            return path
+        number += 1
+
+
+def with_default_end(config: Config) -> Config:
     """A swarm ends by itself: where neither rounds nor minutes are set, after the vetted time."""
     if config.run.rounds or config.run.minutes:
         return config
     return override_run(config, ["run.minutes=15"])
+
+
+def _resume(path: Path, sets: list[str] | None, others: dict[str, object]) -> None:
+    """Continue a run, with other [run] settings where some are given.
+
+    Raises:
+        ConfigError: an option that a resumed run cannot follow.
+    """
+    import asyncio
+
+    from rich.console import Console
+
+    from waggle.node import session
+
+    for option, given in others.items():
+        if given:
+            raise ConfigError(f"--resume keeps what the run was started with; leave out {option}")
+    kept = session.resume(Console(markup=False), path, lambda config: override_run(config, sets or []))
+    asyncio.run(session.run(kept))
 
 
 @app.command()
@@ -46,10 +107,10 @@ def swarm(
     run: Folder = None,
     resume: Resume = None,
 ) -> None:
-    """Let several nodes on this machine learn together, and measure what came of it.
+    """Let several nodes on this machine learn together.
 
-    Each node has its own model. A new run starts unless --resume names one; with --resume only settings of
-    [run] can be changed.
+    Each node has its own model; what came of it is measured and shown at the end. A new run starts unless --resume
+    names one; with --resume only settings of [run] can be changed.
     """
     import asyncio
 
@@ -58,17 +119,16 @@ def swarm(
     from waggle.core.clock import SystemClock
     from waggle.node import build, session
 
-    console = Console()
     if resume:
-        changes = list(sets or [])
-        asyncio.run(session.run(session.resume(console, resume, lambda kept: override_run(kept, changes))))
-        return
-    config = _with_default_end(load(config_file, sets or []))
-    path = run or _fresh("swarm")
-    keys = [build.local_key(config.run.seed, number) for number in range(nodes)]
-    charter = build.found_charter(config, keys[0], SystemClock(), "local swarm", path / build.FILES)
-    console.print(f"run folder {path}", highlight=False)
-    asyncio.run(session.run(session.start(console, path, config, keys, charter)))
+        return _resume(resume, sets, {"--config": config_file, "--run": run})
+    console = Console(markup=False)
+    config = with_default_end(load(config_file, sets or []))
+    with new_folder(run, "swarm") as path:
+        keys = [build.local_key(config.run.seed, number) for number in range(nodes)]
+        charter = build.found_charter(config, keys[0], SystemClock(), "local swarm", path / build.FILES)
+        console.print(f"run folder {path}", highlight=False)
+        begun = session.start(console, path, config, keys, charter)
+    asyncio.run(session.run(begun))
 
 
 @app.command()
@@ -78,9 +138,7 @@ def join(
     sets: Sets = None,
     run: Folder = None,
     resume: Resume = None,
-    key_file: Annotated[
-        Path | None, typer.Option("--key", help="Key of the node; ~/.waggle/key by default.", show_default=False)
-    ] = None,
+    key: KeyFile = None,
 ) -> None:
     """Run one node, unattended. Alone, it trains alone and says so."""
     import asyncio
@@ -90,30 +148,38 @@ def join(
     from waggle.core.clock import SystemClock
     from waggle.core.keys import Key
     from waggle.node import build, session
-    from waggle.swarm.charter import is_member, read_ticket
 
-    console = Console()
     if resume:
-        if ticket:
-            raise ConfigError("a resumed run keeps its swarm; leave the ticket out, or start a new run")
-        changes = list(sets or [])
-        asyncio.run(session.run(session.resume(console, resume, lambda kept: override_run(kept, changes))))
-        return
+        return _resume(resume, sets, {"the ticket": ticket, "--config": config_file, "--run": run, "--key": key})
+    console = Console(markup=False)
     config = load(config_file, sets or [])
-    key = Key.load_or_create(key_file or Path.home() / ".waggle" / "key")
-    path = run or _fresh("node")
-    if ticket:
-        charter = read_ticket(ticket).charter
-        if not is_member(charter, key.id):
-            raise IdentityError(
-                f"the swarm {charter.name!r} is for members only and {key.id.hex()} is not one; "
-                "send this id to its founder, or use another --key"
-            )
-    else:
-        charter = build.found_charter(config, key, SystemClock(), "swarm of one", path / build.FILES)
-    console.print(f"run folder {path}", highlight=False)
-    console.print("no peers are reachable in this release: the node trains alone on its swarm's questions")
-    asyncio.run(session.run(session.start(console, path, config, [key], charter)))
+    invited = _invited(ticket) if ticket else None
+    own = Key.load_or_create(key_file(key))
+    with new_folder(run, "node") as path:
+        if invited:
+            _require_member(invited, own.id)
+            build.bring_file(config, invited, path / build.FILES)
+        charter = invited or build.found_charter(config, own, SystemClock(), "swarm of one", path / build.FILES)
+        console.print(f"run folder {path}", highlight=False)
+        console.print("no peers are reachable in this release: the node trains alone on its swarm's questions")
+        begun = session.start(console, path, config, [own], charter)
+    asyncio.run(session.run(begun))
+
+
+def _invited(ticket: str) -> "Charter":
+    from waggle.swarm.charter import read_ticket
+
+    return read_ticket(ticket).charter
+
+
+def _require_member(charter: "Charter", peer: bytes) -> None:
+    from waggle.swarm.charter import is_member
+
+    if not is_member(charter, peer):
+        raise IdentityError(
+            f"the swarm {charter.name!r} is for members only and {peer.hex()} is not one; "
+            "send this id to its founder, or use another --key"
+        )
 
 
 @app.command("eval")
@@ -125,10 +191,12 @@ def evaluate(
         Path | None, typer.Option("--json", help="Also write the figures here.", show_default=False)
     ] = None,
 ) -> None:
-    """Ask a model held-out questions and print its share of right answers with 95 % intervals."""
+    """Measure a model on held-out questions.
+
+    Prints its share of right answers with 95 % intervals; of a run, before and after.
+    """
     from rich.console import Console
 
     from waggle.node import asking
 
-    console = Console()
-    asking.evaluate_command(console, model, load(config_file, sets or []), json_file)
+    asking.evaluate_command(Console(markup=False), model, load(config_file, sets or []), json_file)

@@ -5,6 +5,7 @@ configuration. A run folder's figures are those of each node's exported model be
 measured before its first round.
 """
 
+import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -43,8 +44,9 @@ def evaluate_command(console: Console, model: str, config: Config, json_file: Pa
 
 def _of_model(console: Console, model: str, config: Config) -> dict[str, Score]:
     key = build.local_key(config.run.seed, 0)
-    charter = build.found_charter(config, key, SystemClock(), "evaluation", Path(model) / build.FILES)
-    score = ask_model(model, charter, config, Path(model) / build.FILES)
+    with tempfile.TemporaryDirectory() as folder:
+        charter = build.found_charter(config, key, SystemClock(), "evaluation", Path(folder))
+        score = ask_model(model, charter, config, Path(folder))
     table = Table(title=f"{model}: own answers to held-out questions (pass@1, 95 % interval)")
     for title in ("family", "questions", "right"):
         table.add_column(title, justify="left" if title == "family" else "right")

@@ -59,7 +59,9 @@ def families_of(config: Config, files: Path) -> tuple[Family, ...]:
     return families
 
 
-def found_charter(config: Config, key: Key, clock: Clock, name: str, files: Path) -> Charter:
+def found_charter(
+    config: Config, key: Key, clock: Clock, name: str, files: Path, members: Sequence[bytes] = ()
+) -> Charter:
     """Found a swarm on this machine's configuration; families too small to hold questions out are refused.
 
     Raises:
@@ -67,14 +69,38 @@ def found_charter(config: Config, key: Key, clock: Clock, name: str, files: Path
     """
     families = families_of(config, files)
     require_distinct(families)
-    return new_charter(key, name, families, created_ms=int(clock.now_s() * 1000))
+    return new_charter(key, name, families, created_ms=int(clock.now_s() * 1000), members=members)
+
+
+def bring_file(config: Config, charter: Charter, files: Path) -> None:
+    """Keep a copy of the own task file in `files`, for a swarm that was founded with the same one.
+
+    Raises:
+        TaskError: the swarm asks questions of a file that was not given, or the one given is not of the swarm.
+    """
+    wanted = {family.version: family for family in charter.families if family.source == "file"}
+    if not config.tasks.file:
+        for family in wanted.values():
+            raise TaskError(
+                f"the questions of {family.label} come from a file; get it from the swarm's founder "
+                "and name it with --set tasks.file=FILE"
+            )
+        return
+    brought = family_from_file(Path(config.tasks.file), config.tasks.grader, folder=files)
+    if brought.version not in wanted:
+        raise TaskError(f"the swarm {charter.name!r} does not ask questions of {config.tasks.file}; leave it out")
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def set_threads(config: Config) -> int:
     """Give torch its threads, once for the process; returns how many."""
     import torch
 
-    threads = config.model.threads or len(os.sched_getaffinity(0))
+    threads = config.model.threads or cores()
     torch.set_num_threads(threads)
     return threads
 

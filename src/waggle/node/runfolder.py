@@ -23,7 +23,7 @@ import msgspec
 from waggle import __version__
 from waggle.core.codec import decode, encode
 from waggle.core.config import Config, dump, load
-from waggle.core.errors import DecodeError, RunError
+from waggle.core.errors import ConfigError, DecodeError, RunError
 from waggle.core.files import disk_errors, write_atomic
 from waggle.core.types import Charter
 
@@ -89,8 +89,15 @@ class RunFolder:
         self._lock = descriptor
 
     def config(self) -> Config:
-        """The configuration that the run was started with."""
-        return load(self.config_file)
+        """The configuration that the run was started with.
+
+        Raises:
+            RunError: it is missing or damaged.
+        """
+        try:
+            return load(self.config_file)
+        except ConfigError as error:
+            raise RunError(f"the run folder {self.path} is damaged ({error}); start a new run") from error
 
     def charter(self) -> Charter:
         """The swarm that the run belongs to."""

@@ -2,12 +2,17 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from waggle.core.errors import RunError
 from waggle.core.events import read_lines
 from waggle.node.runfolder import RunFolder, is_locked, node_folders
+
+_BARS = "▁▂▃▄▅▆▇█"
+_TREND = 16
 
 
 @dataclass
@@ -16,7 +21,8 @@ class NodeStatus:
 
     name: str
     folder: Path
-    running: bool
+    state: str
+    """`running`, `ended` (all that was played is in a checkpoint), or `stopped` (it was killed, or has not played)."""
     round: int = 0
     heldout: list[tuple[int, float]] = field(default_factory=list)
     """(round, pass@1) of the steering evaluations."""
@@ -51,6 +57,18 @@ def sentence(line: dict[str, Any], foreign: int, behind: int = 0) -> str:
     return f"sharing {source}, {used} of {used + line['own_groups']} groups foreign" + tail
 
 
+def newest_run(runs: Path) -> Path:
+    """The run that was started last.
+
+    Raises:
+        RunError: there is none.
+    """
+    started = {file.parent: file.stat().st_mtime for file in runs.glob("*/run.json")}
+    if not started:
+        raise RunError(f"there is no run in {runs.resolve()}; `waggle swarm` starts one, or name a run folder")
+    return max(started, key=lambda path: (started[path], path.name))
+
+
 def read_status(path: Path) -> list[NodeStatus]:
     """The nodes of a run folder.
 
@@ -61,27 +79,47 @@ def read_status(path: Path) -> list[NodeStatus]:
 
 
 def _read_node(folder: RunFolder) -> NodeStatus:
-    config = folder.config()
-    status = NodeStatus(folder.path.name, folder.path, is_locked(folder.path))
+    foreign = folder.config().round.foreign
+    status = NodeStatus(folder.path.name, folder.path, "running")
     for line in read_lines(folder.metrics_file):
-        status.round = int(line["round"])
-        status.reward = line["reward"]
-        status.sentence = sentence(line, config.round.foreign)
-        for reason, count in line.get("refused", {}).items():
-            status.counts[reason] = status.counts.get(reason, 0) + count
-        if "heldout" in line:
-            status.heldout.append((status.round, rate(line["heldout"])))
+        with suppress(KeyError, TypeError, ValueError, IndexError):  # a damaged line tells nothing
+            _take(status, line, foreign)
     for event in read_lines(folder.events_file):
-        status.last_s = event.get("at_s", status.last_s)
+        at_s = event.get("at_s")
+        status.last_s = at_s if isinstance(at_s, int | float) else status.last_s
         if event.get("event") == "unreachable":
             status.counts["unreachable"] = status.counts.get("unreachable", 0) + 1
+    if not is_locked(folder.path):
+        status.state = "stopped" if not status.round or _unsaved(folder) else "ended"
     return status
+
+
+def _take(status: NodeStatus, line: dict[str, Any], foreign: int) -> None:
+    """Add a round's line."""
+    number, told = int(line["round"]), sentence(line, foreign)
+    heldout = [(number, rate(line["heldout"]))] if "heldout" in line else []
+    reward = None if line["reward"] is None else float(line["reward"])
+    status.round, status.reward, status.sentence = number, reward, told
+    status.heldout += heldout
+    for reason, count in line.get("refused", {}).items():
+        status.counts[reason] = status.counts.get(reason, 0) + int(count)
+
+
+def _unsaved(folder: RunFolder) -> bool:
+    """Whether there are rounds since the newest checkpoint, which only a killed node leaves."""
+    journals = sorted(folder.journals.glob("round_*.log"))
+    return bool(journals) and journals[-1].stat().st_size > 0
 
 
 def rate(heldout: dict[str, Sequence[float]]) -> float:
     """pass@1 over all families of one evaluation's line."""
     asked = sum(cell[1] for cell in heldout.values())
     return sum(cell[0] for cell in heldout.values()) / asked if asked else 0.0
+
+
+def spark(values: Sequence[float]) -> str:
+    """A trend in one line of blocks, from 0 to 1. Example: `spark([0.1, 0.5, 1.0])` is `▁▄█`."""
+    return "".join(_BARS[max(1, min(8, round(8 * value))) - 1] for value in values[-_TREND:])
 
 
 def age(status: NodeStatus) -> str:

