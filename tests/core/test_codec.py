@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from waggle.core.codec import MAX_BYTES, VERSION, decode, digest, digest_bytes, encode, pack, unpack
 from waggle.core.errors import DecodeError
-from waggle.core.types import Message, Sampling, TaskRef, Text, Verdict
+from waggle.core.types import Completion, Message, Sampling, TaskRef, Text, Verdict
 
 REF = TaskRef("chain_sum", b"c" * 32, 5, 0, 17)
 
@@ -82,6 +82,14 @@ def test_what_is_not_canonical_is_refused(kind: type[msgspec.Struct], data: byte
         decode(kind, data)
     assert caught.value.reason == reason
     assert kind.__name__ in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["z\x1b[2J\nroot", "y" * 5000])
+def test_an_error_does_not_carry_on_what_a_peer_wrote(text: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        decode(Completion, _array([[text]], "stop", None))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 250
 
 
 def test_defaults_are_written_out() -> None:

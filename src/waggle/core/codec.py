@@ -48,7 +48,8 @@ def decode(kind: type[T], data: bytes, max_bytes: int = MAX_BYTES) -> T:
     try:
         noun = decoder.decode(memoryview(data)[1:])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise DecodeError("schema", f"{kind.__name__} is malformed: {error}") from error
+        cause = "".join(c if c.isprintable() else "?" for c in str(error)[:200])  # it may quote what a peer wrote
+        raise DecodeError("schema", f"{kind.__name__} is malformed: {cause}") from error
     if encode(noun) != data:
         raise DecodeError("not-canonical", f"{kind.__name__} is not in canonical form")
     return noun  # type: ignore[no-any-return]

@@ -51,7 +51,7 @@ MIN_LOGPROB = -30.0
 """Nats. A token this unlikely is not met in sampling: its chance is below vocabulary size times e^-30."""
 MIN_EPOCH_S = 10
 """Seconds that an author's epoch (4,096 draws) takes at least, so that nobody leafs through for what he likes."""
-_HEADS = 4096
+_HEADS = 256
 
 
 class Reason(StrEnum):
