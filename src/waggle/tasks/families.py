@@ -6,6 +6,7 @@ is cut. Environments that cannot be shared, or have no single true answer, are l
 finds them by itself.
 """
 
+import json
 from typing import Any
 
 from waggle.core.errors import TaskError
@@ -14,13 +15,17 @@ from waggle.tasks import gym
 from waggle.tasks.working import WORKINGS
 
 HASH_DEPENDENT = "its questions change with PYTHONHASHSEED, so that peers would not agree on them"
+CHANGES = "some of its questions change from run to run, so that peers would not agree on them"
 NO_TRUTH = "it has no single true answer: its own truth is graded 0"
 
 UNUSABLE: dict[str, str] = {
     **dict.fromkeys(
         ("isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"), HASH_DEPENDENT
     ),
+    "intermediate_integration": "its truths are written differently with another PYTHONHASHSEED",
     **dict.fromkeys(("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"), NO_TRUTH),
+    "codeio": CHANGES,
+    "game_of_life_halting": "its grader takes garbage for right where the truth is False",
 }
 """Environments of ReasoningGYM 0.1.25 that a charter cannot hold, and why."""
 
@@ -89,7 +94,11 @@ def named_set(name: str) -> tuple[Family, ...]:
 
 def why_unusable(wanted: Family) -> str:
     """Why a charter cannot hold the family, or nothing."""
-    return UNUSABLE.get(wanted.env, "") if wanted.source == "reasoning-gym" else ""
+    if wanted.source == "file":
+        return ""
+    if wanted.env == "number_sequence" and json.loads(wanted.config).get("max_complexity", 3) > 1:
+        return "some of its sequences grow without end while they are made; set max_complexity to 1"
+    return UNUSABLE.get(wanted.env, "")
 
 
 def usable(families: tuple[Family, ...]) -> tuple[Family, ...]:

@@ -103,6 +103,8 @@ def _item(line: bytes, where: str) -> dict[str, Any]:
         raise TaskError(f'{where} has no "answer" text or number')
     if not isinstance(choices, list) or not all(isinstance(choice, str) and choice.strip() for choice in choices):
         raise TaskError(f'{where}: "choices" is not a list of texts')
+    if any("\ud800" <= character <= "\udfff" for text in (question, str(answer), *choices) for character in text):
+        raise TaskError(f"{where} holds half a character (a lone surrogate)")
     if choices and str(answer) not in choices:
         raise TaskError(f"{where}: the answer {answer!r} is none of the choices")
     return {"question": _asked(question, choices), "answer": str(answer), "metadata": {"choices": tuple(choices)}}
@@ -117,7 +119,7 @@ def _check_answers(items: list[dict[str, Any]], grader: str, file: Path) -> None
 
     for item in items:
         verdict = grade_answer(grader, item["answer"], item["answer"])
-        if grader != "regex" and verdict.reward != 1.0:
+        if verdict.reward is None or (verdict.reward != 1.0 and grader != "regex"):
             told = verdict.error or f"its own answer is graded {verdict.reward}"
             raise TaskError(f"{file}: the question {item['question'][:60]!r} does not fit grader {grader!r}: {told}")
 
@@ -140,7 +142,7 @@ class FileQuestions:
         return self._items[int(_order(seed, lap, len(self._items))[position])]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def _order(seed: int, lap: int, size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return rng_for("file order", seed, lap).permutation(size)
 

@@ -57,7 +57,7 @@ class Graders:
                     f"{', '.join(BUILTIN)} are run"
                 )
             check_grader(family.grader)
-        self._setup = Setup(tuple(self._families.values()), deadline_s, memory_bytes)
+        self._setup = Setup(tuple(self._families.values()), float(deadline_s), memory_bytes)
         self._idle: list[_Worker] = []
         self._num_workers = workers
 

@@ -35,6 +35,7 @@ _EVALUATED_LITERALS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "
 _EVALUATED_FORMULAS = frozenset(
     {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
 )
+_RAISES_WHEN_MALFORMED = frozenset({"coin_flip", "prime_factorization"})
 EVALUATED = _EVALUATED_LITERALS | _EVALUATED_FORMULAS
 """Environments whose grader evaluates the answer."""
 
@@ -160,11 +161,16 @@ def score(family: Family, made: Item, answer: str) -> float:
     """The environment's own score of an answer; 0 where the answer may not be evaluated."""
     if not may_evaluate(family.env, answer):
         return 0.0
-    if family.env not in EVALUATED:
-        return float(dataset(family, 0).score_answer(answer, made))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return float(dataset(family, 0).score_answer(answer, made))
+    source = dataset(family, 0)
+    with warnings.catch_warnings() if family.env in EVALUATED else contextlib.nullcontext():
+        if family.env in EVALUATED:
+            warnings.simplefilter("ignore")  # of the compiler, about what the answer says
+        try:
+            return float(source.score_answer(answer, made))
+        except (ValueError, ArithmeticError):
+            if family.env in _RAISES_WHEN_MALFORMED:
+                return 0.0
+            raise
 
 
 def may_evaluate(env: str, answer: str) -> bool:

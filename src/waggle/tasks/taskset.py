@@ -6,7 +6,7 @@ fixed examples a family, taken from a bucket of their own: all questions of a fa
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +14,7 @@ from waggle.core.codec import digest
 from waggle.core.errors import TaskError
 from waggle.core.rng import seed_for
 from waggle.core.sealing import charter_digest
-from waggle.core.types import Charter, Family, Message, Task, TaskRef
+from waggle.core.types import Admission, Charter, Family, Message, Task, TaskRef
 from waggle.tasks import gym
 from waggle.tasks.families import why_unusable
 from waggle.tasks.files import FileQuestions
@@ -179,7 +179,7 @@ class Taskset:
                 break
             item = self._item(family, config, seed, index)
             question = question_digest(family, item)
-            fresh = item["answer"] not in answers or index > EPOCH // 8
+            fresh = item["answer"] not in answers or index > EPOCH // 16
             if bucket(question) == "shots" and question not in found and fresh:
                 found[question] = item
                 answers.add(item["answer"])
@@ -204,21 +204,34 @@ def _check_gym_family(family: Family) -> None:
         raise TaskError(f"{family.label} cannot be used: {reason}")
 
 
+def show(family: Family, count: int = 2, folder_for_files: Path | None = None) -> list[Task]:
+    """Tasks of a family as a model would see them, with their truths.
+
+    Raises:
+        TaskError: a charter cannot hold the family.
+    """
+    charter = Charter("show", (family,), 1, Admission(), 0.0, "", (), bytes(32), 0)
+    return Taskset(charter, folder_for_files).heldout("steer", count)
+
+
 def overlap(trained: Collection[bytes], heldout: Sequence[Task]) -> int:
     """How many held-out questions were trained on. Must be zero."""
     seen = set(trained)
     return sum(task.question in seen for task in heldout)
 
 
-def distinct_questions(family: Family, enough: int = MIN_QUESTIONS) -> int:
+def distinct_questions(family: Family, enough: int = MIN_QUESTIONS, patient: Callable[[], bool] = lambda: True) -> int:
     """How many distinct questions an environment's family has, counted up to `enough`.
 
     Counts what 4 x `enough` draws show. Where the first 200 draws do not repeat at all, the family is taken to
     have enough: of 1,000 equally likely questions that happens once in 10^8 tries (birthday bound exp(-n^2/2N)).
+    Ends early when `patient` says no, asked before each draw.
     """
     seen: set[bytes] = set()
     seed = seed_for("count", digest(family))
     for number in range(4 * enough):
+        if not patient():
+            break
         try:
             item = gym.item(family, seed + number // EPOCH, number % EPOCH)
         except TaskError:

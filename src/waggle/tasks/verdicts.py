@@ -104,7 +104,7 @@ def _score(job: Job, family: Family) -> float:
         return gym.score(family, _item(family, job.ref.seed, job.ref.index), job.answer)
     if job.grader in _SIMPLE:
         return float(_SIMPLE[job.grader](job.answer, job.truth))
-    return min(1.0, max(0.0, float(_function(job.grader)(job.answer, job.truth))))
+    return float(_function(job.grader)(job.answer, job.truth))
 
 
 @lru_cache(maxsize=64)
