@@ -63,7 +63,7 @@ def scripted_swarm(
     charter = charter_of(families)
     taskset = Taskset(charter)
     grader = Graders(families, workers=0)
-    made = learners or [ScriptedLearner(seed=number, tokenizer=b"t" * 32) for number in range(num)]
+    made = learners or [ScriptedLearner(0.4, 0.01, number, tokenizer=b"t" * 32) for number in range(num)]
     return [
         Node(key, taskset, settings, learner, grader, network.attach(key.id), clock, NoEvents())
         for key, learner in zip(keys(num), made, strict=True)

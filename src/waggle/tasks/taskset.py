@@ -45,6 +45,7 @@ class Taskset:
         self._files: dict[bytes, FileQuestions] = {}
         self._prefixes: dict[bytes, tuple[Message, ...]] = {}
         self._tasks: OrderedDict[TaskRef, Task] = OrderedDict()
+        self._heldout: dict[tuple[bytes, str, int], list[Task]] = {}
         labels = [family.label for family in charter.families]
         for label in labels:
             if labels.count(label) > 1:
@@ -125,7 +126,11 @@ class Taskset:
         self._check_names(families)
         chosen = [self.charter.families[i] for i in sorted(positions(self.charter, tuple(families)))]
         each = -(-count // len(chosen))
-        columns = [self._reserved(family, kind, each) for family in chosen]
+        for family in chosen:
+            key = (digest(family), kind, each)
+            if key not in self._heldout:
+                self._heldout[key] = self._reserved(family, kind, each)
+        columns = [self._heldout[digest(family), kind, each] for family in chosen]
         return [column[row] for row in range(each) for column in columns][:count]
 
     def _reserved(self, family: Family, kind: Literal["steer", "report"], count: int) -> list[Task]:
