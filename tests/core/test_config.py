@@ -101,7 +101,7 @@ def test_a_section_given_as_a_value_cannot_be_overridden(tmp_path: Path) -> None
         load(file, ["round.local=4"])
 
 
-@given(st.text(alphabet=st.characters(codec="utf-8"), max_size=20), st.floats(0.01, 4), st.integers(1, 256))
+@given(st.text(alphabet=st.characters(codec="utf-8"), max_size=20), st.floats(0.05, 4), st.integers(1, 256))
 def test_what_is_dumped_is_loaded(name: str, temperature: float, local: int) -> None:
     families = (name, 'a"b\\c\n')
     config = Config(

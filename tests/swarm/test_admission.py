@@ -16,6 +16,7 @@ from waggle.swarm.admission import (
     Refusal,
     Screened,
     finish,
+    oversized,
     screen,
     screen_announcement,
 )
@@ -144,6 +145,13 @@ def test_each_rule_refuses_what_breaks_it(what: str) -> None:
 @pytest.mark.parametrize("size", [2, 64])
 def test_groups_of_every_allowed_size_pass(size: int) -> None:
     passed(sent(body(completions=world.answers(1, size)))[0], view())
+
+
+def test_an_author_can_tell_what_all_would_refuse() -> None:
+    assert oversized(body(), CHARTER.admission) is None
+    refusal = oversized(BROKEN["too many answers"][0], CHARTER.admission)
+    assert refusal is not None
+    assert refusal.reason is Reason.GROUP_SIZE
 
 
 def test_size_and_form_come_first() -> None:
@@ -331,4 +339,12 @@ def test_announcements_that_are_refused() -> None:
 
 
 def test_every_decode_error_has_a_reason_here() -> None:
-    assert {"too-large", "version", "schema", "not-canonical"} <= set(Reason)
+    assert [reason.value for reason in Reason][:7] == [
+        "too-large",
+        "version",
+        "schema",
+        "not-canonical",
+        "compression",
+        "framing",
+        "too-many",
+    ]

@@ -68,8 +68,8 @@ class RoundConfig(Section):
     """Completions per question."""
     refills: Annotated[int, Field(ge=0, le=16)] = 1
     """How often a round may draw new questions in place of groups without a learning signal."""
-    temperature: Annotated[float, Field(gt=0, le=4)] = 1.0
-    """Sampling temperature in training, applied on both sides of the ratio."""
+    temperature: Annotated[float, Field(ge=0.05, le=4)] = 1.0
+    """Sampling temperature in training, applied on both sides of the ratio. Peers refuse what is beyond its range."""
     max_tokens: Annotated[int, Field(ge=0, le=65536)] = 0
     """Cap on new tokens per completion; 0 leaves it to each family."""
 

@@ -304,15 +304,15 @@ class MemoryTransport:
         self.traffic("sent", len(reply))
         return reply
 
-    def _push(self, receivers: list[bytes], topic: bytes, data: bytes, message_id: bytes) -> None:
-        for _ in receivers:
-            self.traffic("sent", len(data))
-        self._network.push(self.id, receivers, topic, data, message_id)
-
     def traffic(self, way: str, size_bytes: int) -> None:
         """Count one message that was `sent` or `received`."""
         self.counts[way] += 1
         self.counts[f"{way}_bytes"] += size_bytes
+
+    def _push(self, receivers: list[bytes], topic: bytes, data: bytes, message_id: bytes) -> None:
+        for _ in receivers:
+            self.traffic("sent", len(data))
+        self._network.push(self.id, receivers, topic, data, message_id)
 
     def _remember(self, message_id: bytes) -> None:
         self._known[message_id] = None

@@ -25,6 +25,7 @@ from waggle.core.errors import DecodeError, TaskError
 from waggle.core.keys import peer_name, verify
 from waggle.core.sealing import announcement_is_signed, charter_digest, seal_head
 from waggle.core.types import (
+    Admission,
     Announcement,
     Blob,
     Body,
@@ -55,12 +56,15 @@ _HEADS = 256
 
 
 class Reason(StrEnum):
-    """Why something was refused. The first six are also `DecodeError` reasons."""
+    """Why something was refused. The first seven are those of `DecodeError`, for batches too."""
 
     TOO_LARGE = "too-large"
     VERSION = "version"
     SCHEMA = "schema"
     NOT_CANONICAL = "not-canonical"
+    COMPRESSION = "compression"
+    FRAMING = "framing"
+    TOO_MANY = "too-many"
     OTHER_CHARTER = "other-charter"
     NOT_MEMBER = "not-member"
     OWN = "own"
@@ -165,7 +169,7 @@ def screen(data: bytes, view: View, now_ms: int) -> Screened | Refusal:
         _untimely(experience.seal.created_ms, view, now_ms)
         or _repeated(experience, body_id, view)
         or _unasked(body, view)
-        or _oversized(body, view)
+        or oversized(body, rules)
     )
     if refusal:
         return refusal._replace(author=author)
@@ -213,6 +217,24 @@ def screen_announcement(data: bytes, view: View, now_ms: int) -> Announcement | 
         return Refusal(Reason.SIGNATURE, f"an announcement that {peer_name(news.author)} did not sign")
     refusal = _untimely(news.created_ms, view, now_ms)
     return refusal._replace(author=news.author) if refusal else news
+
+
+def oversized(body: Body, rules: Admission) -> Refusal | None:
+    """What of a body is beyond the charter's rules; also for its author, who need not send what all refuse."""
+    size = len(body.completions)
+    if not MIN_GROUP <= size <= rules.max_group:
+        return Refusal(Reason.GROUP_SIZE, f"{size} completions; {MIN_GROUP} to {rules.max_group} are accepted")
+    if not TEMPERATURES[0] <= body.sampling.temperature <= TEMPERATURES[1]:
+        low, high = TEMPERATURES
+        return Refusal(Reason.SAMPLING, f"temperature {body.sampling.temperature:g}; {low} to {high} are accepted")
+    for completion in body.completions:
+        if any(isinstance(part, Blob) for part in completion.parts):
+            return Refusal(Reason.BLOB, "a completion that is not text alone")
+        if (length := len(completion.text)) > rules.max_completion_chars:
+            return Refusal(Reason.TOO_LONG, f"{length} characters; at most {rules.max_completion_chars} are accepted")
+        if completion.tokens is not None and (refusal := _implausible(completion.tokens, body)):
+            return refusal
+    return None
 
 
 def _stranger(author: bytes, view: View) -> Refusal | None:
@@ -265,24 +287,6 @@ def _unasked(body: Body, view: View) -> Refusal | None:
         return Refusal(Reason.FAMILY, f"{body.task.env!r} with this configuration is no family of the swarm")
     if not view.is_drawn(body.task, body.author):
         return Refusal(Reason.NOT_DRAWN, f"{family.label} {body.task.index} is not a question the author was dealt")
-    return None
-
-
-def _oversized(body: Body, view: View) -> Refusal | None:
-    rules = view.charter.admission
-    size = len(body.completions)
-    if not MIN_GROUP <= size <= rules.max_group:
-        return Refusal(Reason.GROUP_SIZE, f"{size} completions; {MIN_GROUP} to {rules.max_group} are accepted")
-    if not TEMPERATURES[0] <= body.sampling.temperature <= TEMPERATURES[1]:
-        low, high = TEMPERATURES
-        return Refusal(Reason.SAMPLING, f"temperature {body.sampling.temperature:g}; {low} to {high} are accepted")
-    for completion in body.completions:
-        if any(isinstance(part, Blob) for part in completion.parts):
-            return Refusal(Reason.BLOB, "a completion that is not text alone")
-        if (length := len(completion.text)) > rules.max_completion_chars:
-            return Refusal(Reason.TOO_LONG, f"{length} characters; at most {rules.max_completion_chars} are accepted")
-        if completion.tokens is not None and (refusal := _implausible(completion.tokens, body)):
-            return refusal
     return None
 
 
