@@ -25,7 +25,7 @@ check: setup  ## the quick half: format, lint, types, import layers, budgets
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-timing
+	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python tests/budgets.py
 
 test: check  ## everything that CI checks
