@@ -55,20 +55,23 @@ def _print_table(path: Path, nodes: "list[NodeStatus]") -> None:
 
     from waggle.node.status import age, spark
 
-    table = Table(title=f"run {path}", title_justify="left", pad_edge=False)
-    for title in ("node", "state", "round", "held-out", "trend", "reward", "last wrote", "what"):
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("node", "state", "round", "held-out", "reward", "last wrote", "trend"):
         table.add_column(title, justify="right" if title in ("round", "held-out", "reward") else "left")
     for node in nodes:
         rates = [rate for _, rate in node.heldout]
         heldout = f"{rates[-1]:.2f}" if rates else "-"
         reward = "-" if node.reward is None else f"{node.reward:.2f}"
-        table.add_row(node.name, node.state, str(node.round), heldout, spark(rates), reward, age(node), node.sentence)
-    console = Console()
-    console.print(table, markup=False, highlight=False)
+        table.add_row(node.name, node.state, str(node.round), heldout, reward, age(node), spark(rates))
+    console = Console(markup=False, highlight=False)
+    console.print(f"run {path}", soft_wrap=True)
+    console.print(table)
+    for node in nodes:
+        console.print(f"{node.name} {node.sentence}", soft_wrap=True)
     if any(node.state == "stopped" for node in nodes):
         console.print(
             f"a node was killed, or stopped before its first round; go on with: waggle swarm --resume {path}",
-            highlight=False,
+            soft_wrap=True,
         )
 
 

@@ -50,9 +50,9 @@ def sentence(line: dict[str, Any], foreign: int, behind: int = 0) -> str:
         return "training alone, as configured" + tail
     if not used and not peers:
         return "no peer reachable, training alone and trying again" + tail
-    if not used:
-        return f"nothing new from {peers} peers, training on own answers" + tail
     whom = f"{peers} peers" if peers != 1 else "1 peer"
+    if not used:
+        return f"nothing new from {whom}, training on own answers" + tail
     source = f"with {whom}" if peers else "from the pool, no peer reachable"
     return f"sharing {source}, {used} of {used + line['own_groups']} groups foreign" + tail
 
