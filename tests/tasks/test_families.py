@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -67,3 +70,12 @@ def test_the_starter_set_can_be_used_and_shows_some_working() -> None:
     assert usable(starter) == starter
     assert any(f.working for f in starter)
     assert all(not f.working for f in named_set("short"))
+
+
+def test_importing_the_tasks_imports_neither_reasoning_gym_nor_torch() -> None:
+    modules = "check families files grade gym questions stream taskset verdicts worker working".split()
+    program = f"import sys, {', '.join('waggle.tasks.' + name for name in modules)}\n"
+    program += "print([name for name in ('reasoning_gym', 'torch', 'transformers') if name in sys.modules])"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert told.stdout == "[]\n", told.stderr

@@ -20,6 +20,12 @@ def test_other_wording_is_the_same_question() -> None:
     assert first == second != other
 
 
+def test_golden_digest() -> None:
+    """A change of this number is a change of what every swarm holds out: raise the protocol version."""
+    golden = "c67d0dbba1ed52f332b6e755a8e29948a97aab645e31ed00f48f2a30beca2873"
+    assert question_digest(SUM, gym.item(SUM, 7, 0)).hex() == golden
+
+
 def test_an_expression_is_the_same_question_in_every_environment_and_configuration() -> None:
     made = item("Calculate 3 + 4.", expression="3 + 4")
     families = (SUM, family("chain_sum", {"max_terms": 9}), family("basic_arithmetic"))

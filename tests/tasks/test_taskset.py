@@ -33,7 +33,7 @@ def with_families(charter: Charter, *families: object) -> Charter:
 def test_a_reference_regenerates_to_the_same_task_in_another_process(charter: Charter) -> None:
     from waggle.core.codec import digest, encode
 
-    charter = with_families(charter, *named_set("starter"), *usable(named_set("paper")))
+    charter = with_families(charter, *charter.families, *usable(named_set("paper")))
     taskset = Taskset(charter)
     tasks, _ = taskset.draw(ALICE, Cursor(), 40)
     here = "".join(digest(task).hex() for task in tasks + taskset.heldout("steer", 12))
@@ -91,6 +91,13 @@ def test_held_out_questions_are_distinct_even_and_the_same_for_every_node(taskse
     assert max(counts) - min(counts) <= 1
     assert Taskset(charter).heldout("report", 60) == report
     assert taskset.heldout("report", 30) == report[:30]
+
+
+def test_families_that_share_questions_hold_different_ones_out(charter: Charter) -> None:
+    shared = Taskset(with_families(charter, *(family("chain_sum", name=name) for name in ("one", "two", "three"))))
+    report = shared.heldout("report", 90)
+    assert len({task.question for task in report}) == 90
+    assert shared.heldout("report", 50) == report[:50]
 
 
 def test_all_questions_of_a_family_share_their_examples(taskset: Taskset) -> None:

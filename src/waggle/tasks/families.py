@@ -29,22 +29,26 @@ UNUSABLE: dict[str, str] = {
 }
 """Environments of ReasoningGYM 0.1.25 that a charter cannot hold, and why."""
 
-_ONE_TO_TWO = {"min_digits": 1, "max_digits": 2}
+_ONE_DIGIT = {"min_digits": 1, "max_digits": 1}
+_PLUS_MINUS = {"operators": ["+", "-"], "allow_parentheses": False, "allow_negation": False}
+_SEQUENCE = {"min_terms": 4, "max_terms": 6, "min_value": 0, "max_value": 20, "max_complexity": 1}
 
 _SHORT: tuple[dict[str, Any], ...] = (
-    {"env": "chain_sum", "config": {"min_terms": 2, "max_terms": 2, **_ONE_TO_TWO}, "max_tokens": 6},
-    {"env": "products", "config": {"min_terms": 2, "max_terms": 2, **_ONE_TO_TWO}, "max_tokens": 6},
-    {"env": "gcd", "config": {"min_numbers": 2, "max_numbers": 2, "max_value": 100}, "max_tokens": 6},
-)
-_WORKED: tuple[dict[str, Any], ...] = (
+    {"env": "chain_sum", "config": {"min_terms": 2, "max_terms": 3, **_ONE_DIGIT}, "max_tokens": 6},
     {
-        "env": "chain_sum",
-        "config": {"min_terms": 3, "max_terms": 3, "min_digits": 1, "max_digits": 1},
-        "name": "sum_worked",
-        "working": "sum-steps",
-        "max_tokens": 64,
+        "env": "basic_arithmetic",
+        "config": {"min_terms": 2, "max_terms": 3, **_ONE_DIGIT, **_PLUS_MINUS},
+        "max_tokens": 6,
     },
+    {"env": "number_sequence", "config": _SEQUENCE, "max_tokens": 6},
 )
+_WORKED: dict[str, Any] = {
+    "env": "chain_sum",
+    "config": {"min_terms": 3, "max_terms": 3, **_ONE_DIGIT},
+    "name": "chain_sum_worked",
+    "working": "sum-steps",
+    "max_tokens": 48,
+}
 _PAPER = (
     *("base_conversion", "basic_arithmetic", "arc_1d", "bf", "propositional_logic", "fraction_simplification"),
     *("decimal_arithmetic", "calendar_arithmetic", "binary_matrix"),
@@ -84,7 +88,7 @@ def named_set(name: str) -> tuple[Family, ...]:
         TaskError: no such set.
     """
     if name in ("starter", "short"):
-        return tuple(family(**parts) for parts in (*_SHORT, *(_WORKED if name == "starter" else ())))
+        return tuple(family(**parts) for parts in ((*_SHORT, _WORKED) if name == "starter" else _SHORT))
     if name == "paper":
         return tuple(family(env, max_tokens=_PAPER_TOKENS.get(env, 16)) for env in _PAPER)
     if name == "all":

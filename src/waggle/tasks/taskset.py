@@ -5,8 +5,9 @@ questions are disjoint from what was trained on by question and not by seed. Pro
 fixed examples a family, taken from a bucket of their own: all questions of a family share their beginning.
 """
 
+import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -125,18 +126,20 @@ class Taskset:
         """
         self._check_names(families)
         chosen = [self.charter.families[i] for i in sorted(positions(self.charter, tuple(families)))]
-        each = -(-count // len(chosen))
-        for family in chosen:
-            key = (digest(family), kind, each)
-            if key not in self._heldout:
-                self._heldout[key] = self._reserved(family, kind, each)
-        columns = [self._heldout[digest(family), kind, each] for family in chosen]
-        return [column[row] for row in range(each) for column in columns][:count]
-
-    def _reserved(self, family: Family, kind: Literal["steer", "report"], count: int) -> list[Task]:
+        streams = [self._reserved(family, kind, _PATIENCE + 40 * count) for family in chosen]
         tasks: dict[bytes, Task] = {}
+        for family, stream in itertools.cycle(zip(chosen, streams, strict=True)):
+            if len(tasks) >= count:
+                break
+            task = next((task for task in stream if task.question not in tasks), None)
+            if task is None:
+                raise TaskError(f"{family.label} has too few questions to {kind} with for {count} in all; take fewer")
+            tasks[task.question] = task
+        return list(tasks.values())
+
+    def _reserved(self, family: Family, kind: Literal["steer", "report"], limit: int) -> Iterator[Task]:
         config = digest(family)
-        for number in range(max(_PATIENCE, 40 * count)):
+        for number in range(limit):
             epoch, index = divmod(number, EPOCH)
             seed = seed_for("heldout", self.digest, kind, config, epoch)
             try:
@@ -144,10 +147,7 @@ class Taskset:
             except TaskError:
                 continue
             if bucket(task.question) == kind:
-                tasks.setdefault(task.question, task)
-            if len(tasks) == count:
-                return list(tasks.values())
-        raise TaskError(f"{family.label} has {len(tasks)} questions to {kind} with; {count} were asked for, take fewer")
+                yield task
 
     def _check_names(self, families: Iterable[str]) -> None:
         known = [family.label for family in self.charter.families]
