@@ -80,7 +80,7 @@ def ask_model(model: str, charter: Charter, config: Config, files: Path) -> Scor
     taskset = Taskset(charter, files)
     tasks = taskset.heldout("report", config.eval.report, config.tasks.families)
     names = {digest: family.label for digest, family in taskset.families.items()}
-    with Graders(charter.families, functions=True) as graders:
+    with Graders(charter.families, functions=bool(config.tasks.file)) as graders:
         return evaluate(partial(generate, policy), graders, tasks, names, 0, config.eval.temperature)
 
 

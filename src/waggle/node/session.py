@@ -97,7 +97,7 @@ def resume(console: Console, path: Path, overrides: Callable[[Config], Config]) 
 def _prepare(console: Console, path: Path, config: Config, charter: Charter, num: int) -> Session:
     threads = build.set_threads(config)
     console.print(f"{num} node{'s' if num > 1 else ''}, model {config.model.name}, {threads} threads")
-    graders = Graders(charter.families, functions=True)
+    graders = Graders(charter.families, functions=bool(config.tasks.file))
     return Session(console, path, config, charter, [], [], graders)
 
 

@@ -46,7 +46,7 @@ class Taskset:
         self._files: dict[bytes, FileQuestions] = {}
         self._prefixes: dict[bytes, tuple[Message, ...]] = {}
         self._tasks: OrderedDict[TaskRef, Task] = OrderedDict()
-        self._heldout: dict[tuple[bytes, str, int], list[Task]] = {}
+        self._heldout: dict[tuple[str, int, tuple[str, ...]], list[Task]] = {}
         labels = [family.label for family in charter.families]
         for label in labels:
             if labels.count(label) > 1:
@@ -124,6 +124,12 @@ class Taskset:
         Raises:
             TaskError: no such family, or fewer questions in the bucket than asked for.
         """
+        key = (kind, count, tuple(sorted(families)))
+        if key not in self._heldout:
+            self._heldout[key] = self._find_heldout(kind, count, families)
+        return list(self._heldout[key])
+
+    def _find_heldout(self, kind: Literal["steer", "report"], count: int, families: Collection[str]) -> list[Task]:
         self._check_names(families)
         chosen = [self.charter.families[i] for i in sorted(positions(self.charter, tuple(families)))]
         streams = [self._reserved(family, kind, _PATIENCE + 40 * count) for family in chosen]
