@@ -12,6 +12,7 @@ from waggle.core.types import Announcement, Blob, Body, Completion, Group, Sampl
 from waggle.swarm import admission
 from waggle.swarm.admission import (
     MIN_EPOCH_S,
+    MIN_LOGPROB,
     Reason,
     Refusal,
     Screened,
@@ -140,6 +141,27 @@ def test_each_rule_refuses_what_breaks_it(what: str) -> None:
     refusal = refused(sent(made)[0], me)
     assert (refusal.reason, refusal.author) == (reason, ALICE.id)
     assert len(me.seen) == 0
+
+
+def _at_the_limit() -> Completion:
+    made = world.completion("x" * 63)
+    assert made.tokens is not None
+    logprobs_T = made.tokens.logprobs_T.copy()
+    logprobs_T[0] = MIN_LOGPROB
+    return replace(made, tokens=replace(made.tokens, logprobs=logprobs_T.tobytes()))
+
+
+ALLOWED = {
+    "cool": body(sampling=Sampling(0.05, max_tokens=64)),
+    "warm": body(sampling=Sampling(4.0, max_tokens=64)),
+    "long": body(completions=pair(_one("x" * 4000, tokens=None))),
+    "as many tokens as allowed, one as unlikely": body(completions=pair(_at_the_limit())),
+}
+
+
+@pytest.mark.parametrize("what", ALLOWED)
+def test_limits_themselves_are_allowed(what: str) -> None:
+    passed(sent(ALLOWED[what])[0], view())
 
 
 @pytest.mark.parametrize("size", [2, 64])
@@ -311,7 +333,7 @@ def announced(**changes: object) -> bytes:
 
 
 def test_an_honest_announcement_passes() -> None:
-    news = screen_announcement(announced(), view(), NOW_MS)
+    news = screen_announcement(announced(), view(max_groups_per_round=3), NOW_MS)
     assert isinstance(news, Announcement)
     assert len(news.entries) == 3
 

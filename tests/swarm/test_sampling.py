@@ -47,7 +47,10 @@ def test_the_newest_come_first_and_within_a_round_by_chance() -> None:
 def test_no_more_than_wanted_in_number_and_bytes() -> None:
     many = [offer(number, size_bytes=300) for number in range(10)]
     assert len(wanted(many, 4, rng(1), max_bytes=HUGE)) == 4
-    assert len(wanted(many, 9, rng(1), max_bytes=1000)) == 3
+    assert len(wanted(many, 9, rng(1), max_bytes=899)) == 2
+    assert len(wanted(many, 9, rng(1), max_bytes=900)) == 3
+    three = [offer(number, author) for number in range(5) for author in (ALICE.id, BOB.id, EVE.id)]
+    assert len(wanted(three, 4, rng(1), max_bytes=HUGE)) == 4
     assert wanted(many, 0, rng(1), max_bytes=HUGE) == []
     assert wanted([], 4, rng(1), max_bytes=HUGE) == []
 
