@@ -3,8 +3,8 @@
 The inner model runs once over a row (`policy/tree.py`) under an additive float mask: a boolean mask is
 right under one attention implementation and silently wrong under another. The output layer then runs over
 the states that predict something, a few MB of logits at a time, always in float32; in the backward pass
-each chunk is computed again instead of kept. Left out: a fused kernel, which needs the output layer to be
-a bare matrix and saves one of four matrix products.
+each chunk is computed again instead of kept. Left out: output layers that scale or squash their logits, which
+`verify_packing` finds and refuses.
 """
 
 from collections.abc import Iterator
@@ -14,13 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from waggle.core.errors import ModelError
 from waggle.core.rng import rng_for
 from waggle.policy.tree import Packing, Prompted, Row, pack
 
-CHUNK_BYTES = 32 << 20
+CHUNK_BYTES = 16 << 20
 """Logits held at once, in bytes of float32."""
 TOLERANCE = 1e-3
 """Largest difference between packed and plain log-probabilities that is put down to rounding, in nats."""
@@ -33,10 +32,20 @@ class HasModel(Protocol):
     def model(self) -> Any: ...
 
 
-def inner_and_head(model: Any) -> tuple[Any, Any]:
-    """The module that gives hidden states, and the output layer; through a peft wrapper if there is one."""
+def inner_and_head(model: Any) -> tuple[Any, nn.Linear]:
+    """The module that gives hidden states, and the output layer; through a peft wrapper if there is one.
+
+    Raises:
+        ModelError: the output layer is not a plain matrix.
+    """
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return causal.base_model, causal.get_output_embeddings()
+    head = causal.get_output_embeddings()
+    if type(head) is not nn.Linear:
+        raise ModelError(
+            f"the output layer of {causal.config.model_type} is {type(head).__name__}, which cannot be scored in "
+            "chunks; load another model"
+        )
+    return causal.base_model, head
 
 
 def row_logprobs(model: nn.Module, row: Row, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -61,10 +70,10 @@ def row_logprobs(model: nn.Module, row: Row, temperature: float = 1.0) -> tuple[
     hidden_UD = hidden_TD[_tensor(row.states_U, device)]
     chunk = max(16, CHUNK_BYTES // (4 * head.weight.shape[0]))
     parts = [
-        _scored(head, hidden_UD[a:b], state_n, target_n, temperature)
+        _Score.apply(hidden_UD[a:b], head, state_n, target_n, temperature)
         for a, b, state_n, target_n in _chunks(row, chunk, device)
     ]
-    return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts]).detach()
+    return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
 
 
 def _tensor(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
@@ -92,27 +101,53 @@ def _chunks(row: Row, size: int, device: torch.device) -> Iterator[tuple[int, in
         yield a, b, _tensor(row.state_N[c:d] - a, device), _tensor(row.target_N[c:d], device)
 
 
-def _scored(head: nn.Module, hidden_UD: Tensor, *chunk: Any) -> tuple[Tensor, Tensor]:
-    if not hidden_UD.requires_grad:
-        return _score(head, hidden_UD, *chunk)
-    # Reentrant: gradients of the output layer go straight into `.grad`, without a second [V, D] buffer.
-    return checkpoint(_score, head, hidden_UD, *chunk, use_reentrant=True, preserve_rng_state=False)
+class _Score(torch.autograd.Function):
+    """Log-probabilities and entropies of one chunk; logits exist for that long only, once in each direction.
+
+    The output layer's gradient is added to its `.grad` here: through autograd every chunk would hold another
+    [V, D] for a moment.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_UD: Tensor, head: nn.Linear, state_N: Tensor, target_N: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        logits_UV = _logits(hidden_UD, head).div_(temperature)
+        top_U = logits_UV.amax(-1)
+        picked_N = logits_UV[state_N, target_N]
+        weights_UV = logits_UV.sub_(top_U[:, None]).exp()
+        sum_U = weights_UV.sum(-1)
+        total_U = sum_U.log() + top_U
+        entropy_N = (sum_U.log() - weights_UV.mul_(logits_UV).sum(-1) / sum_U)[state_N]
+        ctx.save_for_backward(hidden_UD, state_N, target_N, total_U)
+        ctx.head, ctx.temperature = head, temperature
+        ctx.mark_non_differentiable(entropy_N)
+        return picked_N - total_U[state_N], entropy_N
+
+    @staticmethod
+    def backward(ctx: Any, grad_N: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_UD, state_N, target_N, total_U = ctx.saved_tensors
+        # (one-hot of the target - softmax) / temperature, written over the logits.
+        grad_UV = _logits(hidden_UD, ctx.head).div_(ctx.temperature).sub_(total_U[:, None]).exp_()
+        grad_UV.mul_(-torch.zeros_like(total_U).index_add_(0, state_N, grad_N)[:, None])
+        grad_UV.index_put_((state_N, target_N), grad_N, accumulate=True).div_(ctx.temperature)
+        _accumulate(ctx.head, grad_UV, hidden_UD)
+        return (grad_UV @ ctx.head.weight).to(hidden_UD.dtype), None, None, None, None
 
 
-def _score(
-    head: nn.Module, hidden_UD: Tensor, state_N: Tensor, target_N: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and entropies of one chunk; the second pass, for the gradient, skips the entropies."""
+def _logits(hidden_UD: Tensor, head: nn.Linear) -> Tensor:
     with torch.autocast(hidden_UD.device.type, enabled=False):
-        logits_UV = head(hidden_UD.float()).float()
-    if temperature != 1.0:
-        logits_UV = logits_UV / temperature
-    total_U = logits_UV.logsumexp(-1)
-    logprobs_N = logits_UV[state_N, target_N] - total_U[state_N]
-    if logits_UV.requires_grad:
-        return logprobs_N, torch.zeros_like(logprobs_N)
-    mean_U = (logits_UV - total_U[:, None]).exp_().mul_(logits_UV).sum(-1)
-    return logprobs_N, (total_U - mean_U)[state_N]
+        return nn.functional.linear(hidden_UD.float(), head.weight, head.bias)
+
+
+def _accumulate(head: nn.Linear, grad_UV: Tensor, hidden_UD: Tensor) -> None:
+    if head.weight.requires_grad:
+        if head.weight.grad is None:
+            head.weight.grad = torch.zeros_like(head.weight)
+        head.weight.grad.addmm_(grad_UV.T, hidden_UD.float())
+    if head.bias is not None and head.bias.requires_grad:
+        grad_V = grad_UV.sum(0)
+        head.bias.grad = grad_V if head.bias.grad is None else head.bias.grad + grad_V
 
 
 def verify_packing(policy: HasModel, packing: Packing = "tree") -> None:

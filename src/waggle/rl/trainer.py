@@ -21,6 +21,7 @@ from waggle.core.errors import RunError
 from waggle.policy.logprobs import row_logprobs
 from waggle.policy.policy import Policy
 from waggle.policy.tree import Packing, Row, pack
+from waggle.rl.activations import Activations, give_back
 from waggle.rl.batch import Batch
 from waggle.rl.losses import LOSSES, LossInputs, clipped
 from waggle.rl.optimiser import AdamW
@@ -103,11 +104,20 @@ class Trainer:
         learn: loss, step size, clipping, tokens per row.
         temperature: of the sampler; log-probabilities are those at this temperature.
         packing: `tree`, or `plain` for models that do not compute trees (`policy.logprobs.choose_packing`).
+        activation_bytes: bound on what the layers keep for the backward pass; 0 takes the default.
     """
 
-    def __init__(self, policy: Policy, learn: LearnConfig, temperature: float = 1.0, packing: Packing = "tree") -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        learn: LearnConfig,
+        temperature: float = 1.0,
+        packing: Packing = "tree",
+        activation_bytes: int = 0,
+    ) -> None:
         self._policy, self._learn, self._temperature, self._packing = policy, learn, temperature, packing
         rate = learn.learning_rate or (LEARNING_RATE_LORA if policy.lora else LEARNING_RATE)
+        self._activations = Activations(policy, activation_bytes)
         self.optimiser = AdamW(policy.parameters(), rate, learn.warmup)
 
     def step(self, batch: Batch) -> StepReport:
@@ -125,11 +135,13 @@ class Trainer:
         loss = sum(s.loss for s in seen) / max(1, num_tokens)
         skipped = not (num_tokens and math.isfinite(norm) and math.isfinite(loss))
         self._move(skipped)
+        give_back()
         return _report(seen, rows, skipped=skipped, learning_rate=rate, grad_norm=norm, loss=loss)
 
     def accumulate(self, batch: Batch) -> tuple[list[Row], list[_Seen]]:
         """Add the gradient of the sum of the batch's token losses to `.grad`, one row after another."""
         rows = pack([e.prompted for e in batch.examples], self._learn.token_budget, self._packing)
+        rows.sort(key=lambda row: -len(row.ids_T))  # the longest first, while gradients take no memory
         trained = _Trained.of(batch)
         return rows, [self._row(row, trained) for row in rows]
 
@@ -142,7 +154,7 @@ class Trainer:
         self.optimiser.load(file)
 
     def _row(self, row: Row, trained: _Trained) -> _Seen:
-        with self._policy.autocast():
+        with self._policy.autocast(), self._activations.recomputing(len(row.ids_T)):
             logprobs_N, entropy_N = row_logprobs(self._policy.model, row, self._temperature)
         x = self._inputs(row, trained, logprobs_N)
         finite_N = torch.isfinite(x.logprobs_N.detach() + x.old_N + x.advantages_N)
