@@ -35,8 +35,9 @@ def new_folder(named: Path | None, kind: str) -> Iterator[Path]:
     Raises:
         RunError: it holds something already, or cannot be made.
     """
-    parent_existed = (named or RUNS).parent.exists() if named else RUNS.exists()
-    existed = named is not None and named.exists()
+    with disk_errors(named or RUNS):
+        existed = named is not None and named.exists()
+        parent_existed = (named.parent if named else RUNS).exists()
     path = _made(named) if named else _dated(kind)
     try:
         yield path
@@ -153,7 +154,7 @@ def join(
         return _resume(resume, sets, {"the ticket": ticket, "--config": config_file, "--run": run, "--key": key})
     console = Console(markup=False)
     config = load(config_file, sets or [])
-    invited = _invited(ticket) if ticket else None
+    invited = None if ticket is None else _invited(ticket)
     own = Key.load_or_create(key_file(key))
     with new_folder(run, "node") as path:
         if invited:

@@ -180,7 +180,10 @@ def tasks_show(
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**53, help="Other questions for other numbers.")] = 0,
     grader: Grader = "exact",
 ) -> None:
-    """Show questions as a model is asked them, examples included, and their true answers."""
+    """Show questions and their true answers.
+
+    A question is shown as a model is asked it, after the examples that come before every question of its family.
+    """
     from waggle.core.keys import Key
     from waggle.swarm.charter import new_charter
     from waggle.tasks.stream import Cursor
@@ -219,9 +222,10 @@ def tasks_check(
     count: Annotated[int, typer.Option("--count", min=1, max=4096, help="Questions of each that are graded.")] = 20,
     grader: Grader = "exact",
 ) -> None:
-    """Try graders on true answers, on none, on lists of answers and on garbage, and name the tasks that fail.
+    """Try graders, and name the tasks that fail.
 
-    Ends with exit code 3 where any of them fails. Without names, the starter set is tried.
+    Graders are given true answers, none, lists of answers and garbage; questions are made twice and counted. Ends
+    with exit code 3 where a task fails. Without names, the starter set is tried.
     """
     from waggle.tasks.check import check_all
 

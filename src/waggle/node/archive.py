@@ -86,7 +86,8 @@ class DiskArchive:
     @property
     def is_empty(self) -> bool:
         """Whether the run was stopped before it began."""
-        return not any(self._folder.checkpoints.glob("round_*"))
+        begun = any(self._folder.checkpoints.glob("round_*")) or self._folder.metrics_file.exists()
+        return not begun
 
     def restore(self, learner: Learner) -> tuple[Snapshot, list[Record]]:
         """The newest checkpoint, its weights loaded into the learner, and the rounds since.

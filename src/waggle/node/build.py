@@ -34,6 +34,7 @@ from waggle.swarm.charter import new_charter
 from waggle.tasks.families import named_set, usable
 from waggle.tasks.files import family_from_file
 from waggle.tasks.taskset import Taskset, require_distinct
+from waggle.tasks.verdicts import is_builtin
 
 Say = Callable[[str], None]
 FILES = "tasks"
@@ -76,8 +77,15 @@ def bring_file(config: Config, charter: Charter, files: Path) -> None:
     """Keep a copy of the own task file in `files`, for a swarm that was founded with the same one.
 
     Raises:
-        TaskError: the swarm asks questions of a file that was not given, or the one given is not of the swarm.
+        TaskError: the swarm asks questions of a file that was not given, the one given is not of the swarm, or the
+            swarm names a Python function as grader that was not given either.
     """
+    for family in charter.families:
+        if not is_builtin(family.grader) and family.grader != config.tasks.grader:
+            raise TaskError(
+                f"{family.label} is graded by {family.grader!r}, a function of the founder's; "
+                "where you trust it, name it with --set tasks.grader, else leave this swarm"
+            )
     wanted = {family.version: family for family in charter.families if family.source == "file"}
     if not config.tasks.file:
         for family in wanted.values():

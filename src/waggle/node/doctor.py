@@ -214,8 +214,10 @@ def _node(folder: RunFolder) -> Finding:
     if folder.key_file.exists():
         Key.load(folder.key_file)
     checkpoints = sorted(folder.checkpoints.glob("round_*"))
+    if not checkpoints and folder.metrics_file.exists():
+        return Finding(f"{folder.path} has lost its checkpoints", "start a new run")
     if not checkpoints:
-        return Finding(f"{folder.path} holds no checkpoint to resume from", "start a new run")
+        return Finding(f"{folder.path} can be resumed from its start")
     newest = checkpoints[-1]
     snapshot = read_noun(Snapshot, newest / "state.bin")
     for name in ("weights.safetensors", "optimiser.safetensors") if snapshot.state.round else ():

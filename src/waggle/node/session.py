@@ -51,6 +51,12 @@ class Session:
         """Seconds of training so far, over all nodes and starts."""
         return sum(node.state.trained_s for node in self.nodes)
 
+    def close(self) -> None:
+        """End the graders and give the folders back."""
+        self.graders.close()
+        for folder in self.folders:
+            folder.close()
+
 
 def start(console: Console, path: Path, config: Config, keys: Sequence[Key], charter: Charter) -> Session:
     """A new run with one node a key, all in this process.
@@ -109,6 +115,13 @@ def _parts(session: Session, path: Path) -> build.Parts:
 
 async def run(session: Session) -> None:
     """Play the session to its end and show what came of it."""
+    try:
+        await _play(session)
+    finally:
+        session.close()
+
+
+async def _play(session: Session) -> None:
     console, config = session.console, session.config
     console.print(session.nodes[0].learner.describe(), highlight=False)
     before = _baseline(session)
