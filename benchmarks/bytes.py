@@ -1,0 +1,100 @@
+"""Bytes of a shared group against GenRL 0.3.0's serialisation of the same group.
+
+Run: python benchmarks/bytes.py [--groups 6] [--new 8]
+Needs GenRL's encoder beside waggle: pip install --no-deps gensyn-genrl==0.3.0 msgpack
+
+GenRL ships, per question, the question, the completions as text and the question's metadata (truth included) as
+one msgpack payload, uncompressed. Waggle ships a batch of sealed groups in one frame. Both hold the same questions
+and the same texts. Its figure is given with text alone, with token ids, and with ids and log-probabilities.
+"""
+
+import argparse
+
+import msgspec
+import torch
+from common import training_tasks
+
+from waggle.core.codec import encode
+from waggle.core.keys import Key
+from waggle.core.sealing import announce, seal
+from waggle.core.types import Body, Completion, PolicyRef, Sampling, Task, Tokens
+from waggle.policy.load import load
+from waggle.policy.sampler import generate
+from waggle.swarm.batch import pack_batch
+from waggle.tasks import gym
+from waggle.tasks.families import family, named_set
+
+
+def theirs(tasks: list[Task], answers: list[list[Completion]], families: dict[bytes, object]) -> int:
+    import msgpack
+    from genrl.communication.communication import Payload
+    from genrl.serialization.msgpack_utils import _msgpack_encode
+    from genrl.state.game_tree import WorldState
+
+    payloads = {}
+    for number, (task, row) in enumerate(zip(tasks, answers, strict=True)):
+        item = gym.item(families[task.ref.config], task.ref.seed, task.ref.index)  # type: ignore[arg-type]
+        state = WorldState(environment_states=item["question"], opponent_states=None, personal_states=None)
+        metadata = {"question": item["question"], "answer": item["answer"], "metadata": item["metadata"]}
+        payloads[f"batch_{number}"] = [Payload(state, [c.text for c in row], metadata)]
+    return len(msgpack.packb(payloads, default=_fallback(_msgpack_encode)))
+
+
+def _fallback(encoder):  # type: ignore[no-untyped-def]
+    def call(value):  # type: ignore[no-untyped-def]
+        try:
+            return encoder(value)
+        except TypeError:
+            return str(value)
+
+    return call
+
+
+def ours(tasks: list[Task], answers: list[list[Completion]], keep: str) -> tuple[int, int]:
+    key = Key.from_seed(bytes(32))
+    bodies = []
+    for task, row in zip(tasks, answers, strict=True):
+        kept = tuple(_kept(c, keep) for c in row)
+        ref = PolicyRef("smollm2-135m", bytes(range(32)), 12)
+        bodies.append(Body(task.ref, ref, Sampling(max_tokens=64, seed=1 << 50), kept, key.id, 12))
+    sealed = seal(key, bytes(32), 12, 1_700_000_000_000, bodies)
+    return len(pack_batch([encode(e) for e in sealed], 1 << 23)), len(encode(announce(bytes(32), sealed)))
+
+
+def _kept(completion: Completion, keep: str) -> Completion:
+    tokens = completion.tokens
+    if keep == "text" or tokens is None:
+        return Completion(completion.parts, completion.finish)
+    if keep == "ids":
+        return msgspec.structs.replace(completion, tokens=Tokens(tokens.tokenizer, tokens.ids))
+    return completion
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--groups", type=int, default=6)
+    parser.add_argument("--group", type=int, default=8)
+    options = parser.parse_args()
+    torch.set_num_threads(2)
+    policy = load("smollm2-135m")
+    long = family("chain_sum", working="sum-steps", max_tokens=200, name="long")
+    for name, families in (("short answers", named_set("short")), ("200 tokens", (long,))):
+        tasks = training_tasks(families, options.groups)
+        if name != "short answers":
+            policy.stop_ids = (policy.vocabulary + 1,)
+        answers = generate(policy, tasks, options.group, Sampling(max_tokens=200, seed=3))
+        from waggle.core.codec import digest
+
+        peer = theirs(tasks, answers, {digest(f): f for f in families}) / options.groups
+        print(f"{name}: {options.groups} groups of {options.group}; GenRL {peer:.0f} bytes a group")
+        for keep in ("text", "ids", "ids and log-probabilities"):
+            batch, news = ours(tasks, answers, keep)
+            each = batch / options.groups
+            print(
+                f"  waggle, {keep}: {each:.0f} bytes a group, ratio {each / peer:.3f} "
+                f"(announcement {news / options.groups:.0f} more)"
+            )
+
+
+if __name__ == "__main__":
+    main()
