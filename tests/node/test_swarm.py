@@ -167,7 +167,7 @@ def test_an_empty_pool_is_no_error(families: tuple[Family, ...]) -> None:
     reports = run_rounds(nodes, 4, clock)
     last = reports[nodes[0].name][-1]
     assert foreign(reports[nodes[0].name]) == 0
-    assert says(nodes[0], last) == "nothing new from 1 peers, training on own answers"
+    assert says(nodes[0], last) == "nothing new from 1 peer, training on own answers"
 
 
 def test_speeds_are_seeded_and_unequal() -> None:
