@@ -43,6 +43,7 @@ SETTINGS = [
     (("--set", "tasks.share_file=true"), "no effect without tasks.file"),
     (("--set", "round.foreign=0", "--set", "share.sampler=top_reward"), "no effect"),
     (("--config", "missing.toml"), "missing.toml"),
+    (("--config", "two\nlines.toml"), "two lines.toml"),
     (("--config", "."), "configuration ."),
     (("--config", "torn.toml"), "torn.toml is not valid TOML"),
     (("--config", "bytes.toml"), "bytes.toml is not valid TOML"),

@@ -124,7 +124,7 @@ def _print_answer(answer: "Answer") -> None:
 
 def _messages() -> Iterator[str]:
     """Lines of the user, whatever bytes they hold, until the input ends."""
-    if sys.stdin.isatty():
+    if _at_a_terminal():
         with suppress(ImportError):
             import readline  # noqa: F401  (lines can be edited)
         while True:
@@ -137,6 +137,10 @@ def _messages() -> Iterator[str]:
                 print("waggle: this line is not UTF-8 and was not sent", file=sys.stderr)
     for data in sys.stdin.buffer:
         yield data.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def _clean(text: str) -> str:

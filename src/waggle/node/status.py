@@ -82,7 +82,7 @@ def _read_node(folder: RunFolder) -> NodeStatus:
     foreign = folder.config().round.foreign
     status = NodeStatus(folder.path.name, folder.path, "running")
     for line in read_lines(folder.metrics_file):
-        with suppress(KeyError, TypeError, ValueError, IndexError):  # a damaged line tells nothing
+        with suppress(KeyError, TypeError, ValueError, IndexError, AttributeError):  # a damaged line tells nothing
             _take(status, line, foreign)
     for event in read_lines(folder.events_file):
         at_s = event.get("at_s")

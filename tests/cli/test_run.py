@@ -1,0 +1,73 @@
+"""A run from the command line, whole: it plays, is looked at, measured, talked to and resumed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Waggle, task_file
+from waggle.cli.run import new_folder, with_default_end
+from waggle.core.config import load
+from waggle.core.errors import RunError
+
+SETTINGS = (
+    *("model.name=tiny", "run.rounds=2", "eval.every=1", "eval.steer=4", "eval.report=4"),
+    *("round.local=2", "round.foreign=1", "round.group_size=4", "round.refills=0", "round.max_tokens=4"),
+    *("tasks.set=none", "tasks.file=asked.jsonl", "tasks.grader=regex", "tasks.share_file=true"),
+)
+
+
+@pytest.mark.slow
+def test_a_run_from_beginning_to_end(waggle: Waggle, here: Path) -> None:
+    task_file(here / "asked.jsonl")
+    sets = [f"--set={setting}" for setting in SETTINGS]
+    done = waggle("swarm", "--nodes", "2", "--run", "run", *sets)
+    assert done.code == 0
+    assert "held-out questions that were trained on: 0" in done.out
+    assert "Traceback" not in done.err
+    status = json.loads(waggle("status", "run", "--json").out)
+    assert [(node["state"], node["round"]) for node in status["nodes"]] == [("ended", 2)] * 2
+    assert "can be resumed from round 2" in waggle("doctor", "run").out
+    assert waggle("chat", "run", "--message", "letter 3?", "--max-tokens", "4").code == 0
+    measured = waggle("eval", "run", "--json", "figures.json")
+    assert measured.code == 0
+    assert set(json.loads((here / "figures.json").read_text())) == {"before", "node-1", "node-2"}
+    again = waggle("swarm", "--resume", "run", "--set", "run.rounds=3")
+    assert again.code == 0
+    assert "node-2 goes on after round 2" in again.out
+    assert [node["round"] for node in json.loads(waggle("status", "run", "--json").out)["nodes"]] == [3, 3]
+    taken = waggle("swarm", "--run", "run", *sets)
+    assert (taken.code, "--resume run" in taken.sentence) == (5, True)
+
+
+def fail_in(named: Path | None) -> None:
+    """A run that leaves things and does not come to begin."""
+    with new_folder(named, "swarm") as path:
+        (path / "tasks").mkdir()
+        (path / "tasks" / "x.jsonl").write_text("x")
+        (path / "run.json").write_text("{}")
+        raise KeyError
+
+
+@pytest.mark.parametrize("named", [None, "run", "deep/run", "mine"])
+def test_a_run_that_cannot_begin_leaves_nothing(here: Path, named: str | None) -> None:
+    (here / "mine").mkdir()
+    with pytest.raises(KeyError):
+        fail_in(here / named if named else None)
+    assert [path.name for path in here.rglob("*")] == ["mine"]
+
+
+def test_runs_of_one_second_have_folders_of_their_own(here: Path) -> None:
+    with new_folder(None, "swarm") as first, new_folder(None, "swarm") as second:
+        (first / "run.json").write_text("{}")
+    assert first != second
+    assert first.is_dir()
+    assert second.is_dir()
+    with pytest.raises(RunError, match="already holds a run"), new_folder(first, "swarm"):
+        pass
+
+
+def test_a_swarm_ends_by_itself() -> None:
+    assert with_default_end(load()).run.minutes == 15
+    assert with_default_end(load(None, ["run.rounds=3"])).run.minutes == 0
+    assert with_default_end(load(None, ["run.minutes=2"])).run.minutes == 2
