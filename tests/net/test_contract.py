@@ -189,6 +189,7 @@ async def an_over_long_reply_is_refused(net: Net) -> None:
         return bytes(1001)
 
     nodes[1].serve("flood/1", flood)
+    assert len(await nodes[0].request(nodes[1].id, "flood/1", b"", timeout_s=9, max_reply_bytes=1001)) == 1001
     with pytest.raises(NetworkError, match="1001 bytes; at most 1000"):
         await nodes[0].request(nodes[1].id, "flood/1", b"", timeout_s=9, max_reply_bytes=1000)
 

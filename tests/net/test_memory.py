@@ -200,6 +200,7 @@ def test_everybody_is_connected_within_bounds(num: int, degree: int) -> None:
         nodes, _ = await joined(MemoryNetwork(3, FakeClock(), degree=degree), num)
         views = {node.id: node.peers() for node in nodes}
         assert max(map(len, views.values())) <= degree
+        assert num > degree + 1 or min(map(len, views.values())) == num - 1
         found, edge = {peer(0)}, [peer(0)]
         while edge:
             new = [other for other in views[edge.pop()] if other not in found]
