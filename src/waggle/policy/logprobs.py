@@ -137,14 +137,14 @@ class _Score(torch.autograd.Function):
 
 def _logits(hidden_UD: Tensor, head: nn.Linear) -> Tensor:
     with torch.autocast(hidden_UD.device.type, enabled=False):
-        return nn.functional.linear(hidden_UD.float(), head.weight, head.bias)
+        return nn.functional.linear(hidden_UD.to(head.weight.dtype), head.weight, head.bias)
 
 
 def _accumulate(head: nn.Linear, grad_UV: Tensor, hidden_UD: Tensor) -> None:
     if head.weight.requires_grad:
         if head.weight.grad is None:
             head.weight.grad = torch.zeros_like(head.weight)
-        head.weight.grad.addmm_(grad_UV.T, hidden_UD.float())
+        head.weight.grad.addmm_(grad_UV.T, hidden_UD.to(head.weight.dtype))
     if head.bias is not None and head.bias.requires_grad:
         grad_V = grad_UV.sum(0)
         head.bias.grad = grad_V if head.bias.grad is None else head.bias.grad + grad_V

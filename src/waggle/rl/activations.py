@@ -7,7 +7,6 @@ late ones have gone (Chen et al. 2016, arXiv 1604.06174, with uneven segments). 
 memory is really given back: the C library would keep it in pieces too small for anything else.
 """
 
-import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from waggle.policy.logprobs import inner_and_head
+from waggle.policy.machine import trim
 from waggle.policy.policy import Policy
 
 BUDGET_BYTES, BUDGET_BYTES_LORA = 128 << 20, 384 << 20
@@ -67,10 +67,10 @@ class Activations:
 
 def _trimming(layer: Any, inputs: Any, output: Any) -> None:
     """Give memory back now, and once the backward pass has come down to this layer."""
-    give_back()
+    trim()
     hidden = output[0] if isinstance(output, tuple) else output
     if hidden.requires_grad:
-        hidden.register_hook(lambda grad: give_back())
+        hidden.register_hook(lambda grad: trim())
 
 
 def _layers(inner: nn.Module) -> Sequence[Any]:
@@ -93,10 +93,3 @@ def _saved_bytes(policy: Policy, inner: Any) -> int:
         kept = inner(input_ids=ids_1T, use_cache=False).last_hidden_state
     del kept
     return sum(sizes.values())
-
-
-def give_back() -> None:
-    """Return freed memory to the system where the C library (glibc) would keep it in pieces."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

@@ -22,6 +22,7 @@ from waggle.rl.advantage import advantages
 
 MAX_BATCH_BYTES = 1 << 28
 """The largest batch that is read back, in bytes."""
+MAX_ADVANTAGE = 1e6
 
 
 class Speller(Protocol):
@@ -54,6 +55,16 @@ class Example(Noun, frozen=True):
     known: tuple[bool, ...]
     advantages: tuple[float, ...]
     foreign: bool
+
+    def __post_init__(self) -> None:
+        counts = {len(self.lengths), len(self.known), len(self.advantages)}
+        size = 4 * sum(self.lengths)
+        if len(counts) > 1 or min(self.lengths, default=1) < 1 or len(self.ids) != size or len(self.old) != size:
+            raise ValueError("an example's completions, ids, log-probabilities and advantages differ in number")
+        if not self.prompt or len(self.prompt) % 4:
+            raise ValueError(f"a prompt of {len(self.prompt)} bytes; 4 bytes an id, and at least one")
+        if not all(abs(gain) <= MAX_ADVANTAGE for gain in self.advantages):
+            raise ValueError(f"an advantage is not a number between -{MAX_ADVANTAGE:g} and {MAX_ADVANTAGE:g}")
 
     @property
     def prompted(self) -> Prompted:

@@ -67,6 +67,7 @@ class AdamW:
         Raises:
             RunError: the disk refuses.
         """
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         tensors = {
@@ -77,7 +78,10 @@ class AdamW:
         }
         counters = {"format": _FORMAT, "steps": str(self.steps), "skips": str(self.skips)}
         with disk_errors(file):
-            save_file(tensors, file, metadata=counters)
+            try:
+                save_file(tensors, file, metadata=counters)
+            except SafetensorError as error:  # what a full disk looks like from there
+                raise OSError(str(error)) from error
 
     def load(self, file: Path) -> None:
         """Put back what `save` wrote, into fresh tensors, one at a time.

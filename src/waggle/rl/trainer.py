@@ -19,9 +19,10 @@ from torch import Tensor
 from waggle.core.config import LearnConfig
 from waggle.core.errors import RunError
 from waggle.policy.logprobs import row_logprobs
+from waggle.policy.machine import trim
 from waggle.policy.policy import Policy
 from waggle.policy.tree import Packing, Row, pack
-from waggle.rl.activations import Activations, give_back
+from waggle.rl.activations import Activations
 from waggle.rl.batch import Batch
 from waggle.rl.losses import LOSSES, LossInputs, clipped
 from waggle.rl.optimiser import AdamW
@@ -135,7 +136,7 @@ class Trainer:
         loss = sum(s.loss for s in seen) / max(1, num_tokens)
         skipped = not (num_tokens and math.isfinite(norm) and math.isfinite(loss))
         self._move(skipped)
-        give_back()
+        trim()
         return _report(seen, rows, skipped=skipped, learning_rate=rate, grad_norm=norm, loss=loss)
 
     def accumulate(self, batch: Batch) -> tuple[list[Row], list[_Seen]]:
