@@ -6,7 +6,7 @@ is asked once for what it offered recently, so a late joiner, a node that slept 
 all find what is fresh. Every wait has a deadline, and a peer that fails costs that wait and nothing else.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -26,6 +26,8 @@ PULL, RECENT = "waggle/pull/1", "waggle/recent/1"
 MAX_IDS = 512
 MAX_BATCH_BYTES = 8 << 20
 MAX_ANNOUNCEMENT_BYTES = 1 << 16
+MAX_TOLD = 256
+"""Announcements of one neighbour that are kept between two looks; a flood ends there."""
 
 
 class Pull(Noun, frozen=True):
@@ -44,13 +46,15 @@ class Exchange:
         """My own offered rounds, newest last, at most `max_lag` of them."""
         self._offered: dict[bytes, bytes] = {}
         self._greeted: set[bytes] = set()
+        self._told: Counter[bytes] = Counter()
         transport.serve(PULL, self._serve_pull)
         transport.serve(RECENT, self._serve_recent)
         self._inbox = transport.subscribe(charter, self._ruling)
 
-    @staticmethod
-    def _ruling(sender: bytes, data: bytes) -> Ruling:
-        return Ruling.DELIVER if len(data) <= MAX_ANNOUNCEMENT_BYTES else Ruling.REJECT
+    def _ruling(self, sender: bytes, data: bytes) -> Ruling:
+        self._told[sender] += 1
+        fits = len(data) <= MAX_ANNOUNCEMENT_BYTES and self._told[sender] <= MAX_TOLD
+        return Ruling.DELIVER if fits else Ruling.REJECT
 
     async def start(self, bootstrap: Sequence[Peer]) -> None:
         """Go online. Nobody reachable is not an error: the node trains alone and keeps trying."""
@@ -94,6 +98,7 @@ class Exchange:
         for peer in neighbours:
             if peer not in self._greeted:
                 found += await self._greet(peer)
+        self._told.clear()
         return found + self._inbox.drain()
 
     async def _greet(self, peer: bytes) -> list[Delivery]:

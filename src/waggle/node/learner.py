@@ -96,6 +96,7 @@ class ModelLearner:
         self.policy, self.model, self.tokenizer = policy, policy.name, policy.tokenizer_digest
         self.trainer = Trainer(policy, config.learn, config.round.temperature, packing)
         self._base = policy.content_digest()
+        self._special = {*policy.stop_ids, *policy.tokenizer.all_special_ids}
 
     def base_digest(self) -> bytes:
         return self._base
@@ -110,9 +111,11 @@ class ModelLearner:
         tokens = completion.tokens
         if tokens is None or not tokens.ids or max(tokens.ids) >= self.policy.vocabulary:
             return tokens is None
-        stops = [i in self.policy.stop_ids for i in tokens.ids]
-        well_ended = not any(stops[:-1]) and stops[-1] == (completion.finish == "stop")
-        return well_ended and self.policy.decode(tokens.ids) == completion.text
+        ended = completion.finish == "stop"
+        body = tokens.ids[:-1] if ended else tokens.ids
+        if ended != (tokens.ids[-1] in self.policy.stop_ids) or not self._special.isdisjoint(body):
+            return False
+        return self.policy.decode(tokens.ids) == completion.text
 
     def pack(self, groups: Sequence[Group], me: bytes) -> bytes:
         return build(groups, self.policy, me).to_bytes()

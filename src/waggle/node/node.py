@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from waggle.core.clock import Clock
 from waggle.core.config import Config
+from waggle.core.errors import ConfigError
 from waggle.core.events import Events
 from waggle.core.keys import Key, peer_name
 from waggle.core.types import Peer, Task
@@ -59,6 +60,9 @@ class Node:
         events: Events,
         archive: Archive | None = None,
     ) -> None:
+        largest = taskset.charter.admission.max_group
+        if config.round.group_size > largest:
+            raise ConfigError(f"round.group_size = {config.round.group_size}; the swarm accepts at most {largest}")
         self.key, self.taskset, self.config, self.learner = key, taskset, config, learner
         self.grader, self.clock, self.events = grader, clock, events
         self.archive: Archive = archive or NoArchive()

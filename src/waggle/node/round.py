@@ -24,7 +24,7 @@ from waggle.node.state import Admitted, Record, State
 from waggle.swarm.admission import Refusal, Screened, finish, screen, screen_announcement
 from waggle.swarm.keep import KEEPS
 from waggle.swarm.sampling import SAMPLERS, Mixed, Offer, mix, offers, wanted
-from waggle.swarm.seen import Mark
+from waggle.swarm.seen import Mark, mark
 from waggle.tasks.stream import Cursor
 
 PULL_BYTES = 1 << 20
@@ -60,7 +60,7 @@ async def play(node: Node) -> Report:
     own, cursor = answer(node, number)
     sealed, created_ms = seal_round(node, number, own)
     await node.exchange.offer(number, sealed)
-    arrived = await gather(node, number)
+    arrived = await gather(node, number, own_marks(node, sealed, own))
     mixed = draw_batch(node, number, own, arrived)
     groups = [*mixed.local, *mixed.foreign]
     batch = node.learner.pack(groups, node.key.id)
@@ -129,9 +129,18 @@ def _text_only(completion: Completion) -> Completion:
     return Completion(completion.parts, completion.finish)
 
 
-async def gather(node: Node, number: int) -> Arrived:
-    """What peers offer, as much as a round may pull, screened and graded."""
-    arrived = Arrived()
+def own_marks(node: Node, sealed: Sequence[Experience], own: Sequence[Group]) -> list[Mark]:
+    """Remember what I shared, so that a peer who hands my answers back as his is told as a copy."""
+    questions = {group.task.ref: group.task.question for group in own}
+    marks = [mark(e, digest(e.body), questions[e.body.task]) for e in sealed]
+    for one in marks:
+        node.view.seen.add(one)
+    return marks
+
+
+async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
+    """What peers offer, as much as a round may pull, screened and graded. `marks` are those of the round so far."""
+    arrived = Arrived(marks=marks)
     now_ms = int(node.clock.now_s() * 1000)
     found: list[Offer] = []
     for sender, data in await node.exchange.hear():
