@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cli.conftest import OWNER, Waggle, charter, files_below, made_run, task_file
 from waggle.core.keys import Key
@@ -112,6 +113,10 @@ def test_a_swarm_with_a_task_file(waggle: Waggle, here: Path, tmp_path: Path) ->
     family = family_from_file(task_file(tmp_path / "asked.jsonl"), "regex", folder=tmp_path / "kept")
     text = ticket_text(Ticket(charter(family)))
     refused(waggle, here, 3, "asked come from a file", "join", text, *TINY, "--key", "key")
+    task_file(here / "asked.jsonl")
+    foreign = ticket_text(Ticket(charter(replace(family, grader="os:system"))))
+    mine = ("--set", "tasks.file=asked.jsonl", "--set", "tasks.grader=regex")
+    refused(waggle, here, 3, "a function of the founder's", "join", foreign, *TINY, *mine, "--key", "key")
     task_file(here / "other.jsonl", 300)
     other = ("--set", "tasks.file=other.jsonl", "--set", "tasks.grader=regex")
     refused(waggle, here, 3, "does not ask questions of other.jsonl", "join", text, *TINY, *other, "--key", "key")

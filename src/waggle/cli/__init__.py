@@ -29,7 +29,9 @@ class Commands(TyperGroup):
         except WaggleError as error:
             self.complain(str(error), error.exit_code)
         except KeyboardInterrupt:
-            self.complain("stopped at once; of a run only the round in progress is lost, --resume continues it", 130)
+            self.complain(
+                "stopped at once; a run that had begun loses only the round in progress, --resume continues it", 130
+            )
         except OSError as error:
             if error.errno == errno.EPIPE or error.filename is None:
                 raise

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waggle.cli import app
+from waggle.cli import app, plain
 from waggle.cli.options import ConfigFile, KeyFile, Sets, key_file
 from waggle.core.config import Config, dump, load
 from waggle.core.errors import ConfigError, TaskError
@@ -203,10 +203,10 @@ def tasks_show(
 def _print_task(number: int, task: "Task", shots: bool) -> None:
     """One question; the examples that all questions of a family share only before the first."""
     for message in task.prompt[:-1] if shots else ():
-        print(f"{message.role}: {message.content}")
+        print(plain(f"{message.role}: {message.content}"))
     if shots and len(task.prompt) > 1:
         print(f"--- the {len(task.prompt) - 1} messages above come before every question ---")
-    print(f"user: {task.prompt[-1].content}")
+    print(plain(f"user: {task.prompt[-1].content}"))
     print(f"--- {number}: true answer {task.truth!r}, graded by {task.grader}, at most {task.max_tokens} tokens ---")
 
 

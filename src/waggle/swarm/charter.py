@@ -45,7 +45,7 @@ def new_charter(
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
         raise ConfigError(f"two families of the swarm are called {twice[0]}; give one of them another name")
     if not name.strip() or not name.isprintable():
-        raise ConfigError("a swarm needs a name of printable characters, e.g. --name bees")
+        raise ConfigError("a swarm needs a name of printable characters, e.g. `waggle new bees`")
     everyone = tuple(sorted({*members, key.id})) if members else ()
     charter = Charter(
         name, tuple(families), PROTOCOL, admission, common_share, licence, everyone, key.id, created_ms, b""
