@@ -7,7 +7,7 @@ from waggle.core.codec import decode, digest, encode
 from waggle.core.keys import Key, verify
 from waggle.core.sealing import (
     announce,
-    announcement_is_signed,
+    announcement_head,
     charter_digest,
     charter_is_signed,
     found,
@@ -86,7 +86,7 @@ def test_a_seal_holds_for_one_charter() -> None:
 def test_an_announcement_is_signed_once_for_all() -> None:
     experiences = sealed(6)
     news = announce(CHARTER, experiences)
-    assert announcement_is_signed(news)
+    assert verify(news.author, announcement_head(news), news.signature)
     assert news.signature == experiences[0].seal.signature
     assert [entry.id for entry in news.entries] == [digest(e.body) for e in experiences]
     assert [entry.size_bytes for entry in news.entries] == [len(encode(e)) for e in experiences]
@@ -103,7 +103,7 @@ def test_a_changed_announcement_is_not_signed() -> None:
         replace(news, entries=news.entries[::-1]),
         replace(news, signature=b""),
     ):
-        assert not announcement_is_signed(other)
+        assert not verify(other.author, announcement_head(other), other.signature)
 
 
 FAMILY = Family("chain_sum", "reasoning-gym", "{}", "0.1.25", "reasoning-gym", 3, "", 8)

@@ -15,7 +15,8 @@ from waggle.core.errors import ModelError
 from waggle.core.rng import seed_for
 from waggle.policy.policy import Policy
 
-_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Layers that are adapted, by the last part of their name."""
 
 
 def attach(model: Any, rank: int, seed: int, name: str) -> Any:
@@ -27,9 +28,9 @@ def attach(model: Any, rank: int, seed: int, name: str) -> Any:
     from peft import LoraConfig, get_peft_model
 
     present = {path.rpartition(".")[2] for path, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
-    targets = [target for target in _TARGETS if target in present]
+    targets = [target for target in TARGETS if target in present]
     if not targets:
-        raise ModelError(f"{name} has no layer that a LoRA adapter fits on ({', '.join(_TARGETS)}); set lora_rank = 0")
+        raise ModelError(f"{name} has no layer that a LoRA adapter fits on ({', '.join(TARGETS)}); set lora_rank = 0")
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM")
     adapter = get_peft_model(model, config)
     reset(adapter, seed)

@@ -7,6 +7,7 @@ from a model's folder is run.
 
 import contextlib
 import json
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from waggle.core.errors import ModelError
-from waggle.policy import adapter, bundled, tiny
+from waggle.policy import adapter, bundled, machine, tiny
 from waggle.policy.policy import Policy
 
 _LAYERS = {"full_attention", "sliding_attention"}
@@ -43,10 +44,10 @@ def load(
     Raises:
         ModelError: in one sentence, whatever is wrong with the model, its files or the wish.
     """
-    chosen, number, choice = _choose(device, precision)
+    chosen, number, choice = choose(device, precision)
     source = resolve(name, cache, seed)
     with _quiet():
-        if (Path(source) / "adapter_config.json").is_file():
+        if _is_adapter(source):
             model, wrapper, tokenizer, base = _load_adapter(Path(source), lora_rank, cache)
         else:
             model, tokenizer, base, wrapper = *_load_base(source), source, None
@@ -55,6 +56,7 @@ def load(
                 wrapper.peft_config["default"].base_model_name_or_path = base
     _check(model, name)
     model.to(chosen).eval()
+    machine.trim()
     return Policy(model, tokenizer, _label(name), torch.device(chosen), number, choice, base, wrapper)
 
 
@@ -94,7 +96,12 @@ def _label(name: str) -> str:
     return path.resolve().name if path.exists() else name
 
 
-def _choose(device: str, precision: str) -> tuple[str, Literal["float32", "bfloat16"], str]:
+def choose(device: str, precision: str) -> tuple[str, Literal["float32", "bfloat16"], str]:
+    """Device, number format of the computation, and the reason in words.
+
+    Raises:
+        ModelError: for a device that is not there or a name that is not known.
+    """
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device != "auto" and not available.get(device, False):
         usable = ", ".join(name for name, there in available.items() if there)
@@ -128,16 +135,48 @@ def _load_base(source: str) -> tuple[Any, Any]:
     return model, tokenizer
 
 
+def describe(name: str, cache: Path | None = None) -> tuple[Any, int]:
+    """The configuration of a model that is not loaded, and the rank of the adapter that it comes with or 0.
+
+    Raises:
+        ModelError: where there is no such model or its configuration cannot be read.
+    """
+    from transformers import AutoConfig
+
+    source, rank = resolve(name, cache), 0
+    if _is_adapter(source):
+        rank, on = _adapter_of(Path(source))
+        source = resolve(on, cache)
+    kind = source.partition(":")[0]
+    if kind in tiny.NAMES:
+        return tiny.configuration(kind), rank
+    with _explained(source), _quiet():
+        return AutoConfig.from_pretrained(source).get_text_config(), rank
+
+
+def _is_adapter(source: str) -> bool:
+    return (Path(source) / "adapter_config.json").is_file()
+
+
+def _adapter_of(folder: Path) -> tuple[int, str]:
+    """Rank of the adapter in a folder, and the name of its base. The bundled model may lie elsewhere here."""
+    with _explained(str(folder)):
+        described = json.loads((folder / "adapter_config.json").read_text("utf-8"))
+        kind, rank, on = described["peft_type"], int(described["r"]), str(described["base_model_name_or_path"])
+    if kind != "LORA":
+        raise ModelError(f"{folder} holds a {kind} adapter; Waggle trains LoRA adapters only, name another folder")
+    return rank, Path(on).name if not Path(on).exists() and Path(on).name == bundled.NAME else on
+
+
 def _load_adapter(folder: Path, lora_rank: int, cache: Path | None) -> tuple[Any, Any, Any, str]:
     from peft import PeftModel
 
-    with _explained(str(folder)):
-        described = json.loads((folder / "adapter_config.json").read_text("utf-8"))
-        kind, rank, on = described["peft_type"], described["r"], str(described["base_model_name_or_path"])
-    if kind != "LORA" or lora_rank not in (0, rank):
-        raise ModelError(f"{folder} holds a {kind} adapter of rank {rank}; use LoRA and set lora_rank = 0 or its rank")
-    name = Path(on).name if not Path(on).exists() and Path(on).name == bundled.NAME else on
-    base = resolve(name, cache)
+    rank, on = _adapter_of(folder)
+    if lora_rank not in (0, rank):
+        raise ModelError(
+            f"{folder} holds an adapter of rank {rank}; set lora_rank = {rank} or 0 instead of {lora_rank}"
+        )
+    base = resolve(on, cache)
     model, tokenizer = _load_base(base)
     with _explained(str(folder)):
         wrapper = PeftModel.from_pretrained(model, folder, is_trainable=True)
@@ -170,7 +209,9 @@ def _quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.set_verbosity(level)
         if bars:

@@ -109,24 +109,25 @@ class _Prefill:
 
     def __call__(self, rows: Sequence[_Row]) -> _Batch:
         """The state of all rows after their prompts, ready to draw the first token."""
-        parts = [(part, *self._part(part)) for part in self._parts(rows)]
-        width = max(cache.filled for _, cache, _, _ in parts)
-        num, room = len(rows), width + rows[0].limit
-        cache = parts[0][1].like(num, room)
-        valid_BS = torch.ones((num, room), dtype=torch.bool, device=self.policy.device)
+        device, width = self.policy.device, max(len(self.prompts[row.task]) for row in rows)
+        cache, room = None, width + rows[0].limit
+        valid_BS = torch.ones((len(rows), room), dtype=torch.bool, device=device)
         logits, done = [], 0
-        for part, source, valid_GS, logits_GV in parts:
-            where = {task: g for g, task in enumerate(dict.fromkeys(row.task for row in part))}
-            chosen = torch.tensor([where[row.task] for row in part], device=self.policy.device)
-            here = slice(done, done + len(part))
-            cache.receive(source, here, chosen, width - source.filled)
-            valid_BS[here, : width - source.filled] = False
-            valid_BS[here, width - source.filled : width] = valid_GS[chosen]
+        for part in self._parts(rows):
+            source, valid_GS, logits_GV = self._part(part)
+            cache = source.like(len(rows), room) if cache is None else cache
+            line = {task: g for g, task in enumerate(dict.fromkeys(row.task for row in part))}
+            chosen = torch.tensor([line[row.task] for row in part], device=device)
+            here, start = slice(done, done + len(part)), width - source.filled
+            cache.receive(source, here, chosen, start)
+            valid_BS[here, :start] = False
+            valid_BS[here, start:width] = valid_GS[chosen]
             logits.append(logits_GV[chosen])
             done += len(part)
+        assert cache is not None  # there is a row
         cache.advance(width)
         lengths = [len(self.prompts[row.task]) for row in rows]
-        return _Batch(cache, valid_BS, torch.tensor(lengths, device=self.policy.device), torch.cat(logits))
+        return _Batch(cache, valid_BS, torch.tensor(lengths, device=device), torch.cat(logits))
 
     def _parts(self, rows: Sequence[_Row]) -> Iterator[list[_Row]]:
         """Consecutive rows of one family whose prompts together stay within a bounded forward pass."""
@@ -146,7 +147,7 @@ class _Prefill:
         """Keys and values, valid slots [G, S] and last scores [G, V] of the prompts of one family's rows."""
         prompts = [self.prompts[task] for task in dict.fromkeys(row.task for row in rows)]
         prefix = self._prefix(self.tasks[rows[0].task].ref.config)
-        shared = prefix.filled if prefix else 0
+        shared = 0 if prefix is None else prefix.filled
         rest = [prompt[shared:] for prompt in prompts]
         width = max(map(len, rest))
         device = self.policy.device
@@ -156,7 +157,7 @@ class _Prefill:
         real_GR = slots_R >= pads_G[:, None]
         positions_GR = (shared + slots_R - pads_G[:, None]).clamp(min=0)
         cache = SlotCache(shared + width)
-        if prefix:
+        if prefix is not None:
             cache = prefix.like(len(rest), shared + width)
             cache.receive(prefix, slice(None), torch.zeros(len(rest), dtype=torch.long, device=device), 0)
             cache.advance(shared)

@@ -23,15 +23,26 @@ _TEMPLATE = (
 
 def build(name: str, seed: int) -> tuple[Any, Any]:
     """The model and the tokenizer."""
-    tokenizer = _tokenizer(_PAIRS if name == "tiny-b" else ())
-    return _model(len(tokenizer), seed, hidden=48 if name == "tiny-b" else 64), tokenizer
+    from transformers import LlamaForCausalLM
+
+    with torch.random.fork_rng(devices=[]):
+        model = LlamaForCausalLM(configuration(name))
+    rng = rng_for(name, seed)
+    with torch.no_grad():
+        for tensor in model.parameters():
+            if tensor.dim() == 2:
+                values = rng.standard_normal(tensor.shape) * tensor.shape[1] ** -0.5
+                tensor.copy_(torch.from_numpy(values.astype(np.float32)))
+    return model, _tokenizer(_pairs(name))
 
 
-def _model(vocabulary: int, seed: int, hidden: int) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
+def configuration(name: str) -> Any:
+    """The shape of a tiny model."""
+    from transformers import LlamaConfig
 
-    config = LlamaConfig(
-        vocab_size=vocabulary,
+    hidden = 48 if name == "tiny-b" else 64
+    return LlamaConfig(
+        vocab_size=len(_SPECIALS) + 256 + len(_pairs(name)),
         hidden_size=hidden,
         intermediate_size=3 * hidden,
         num_hidden_layers=3,
@@ -44,15 +55,10 @@ def _model(vocabulary: int, seed: int, hidden: int) -> Any:
         tie_word_embeddings=True,
         attn_implementation="sdpa",
     )
-    with torch.random.fork_rng(devices=[]):
-        model = LlamaForCausalLM(config)
-    rng = rng_for("tiny", vocabulary, seed)
-    with torch.no_grad():
-        for tensor in model.parameters():
-            if tensor.dim() == 2:
-                values = rng.standard_normal(tensor.shape) * tensor.shape[1] ** -0.5
-                tensor.copy_(torch.from_numpy(values.astype(np.float32)))
-    return model
+
+
+def _pairs(name: str) -> tuple[str, ...]:
+    return _PAIRS if name == "tiny-b" else ()
 
 
 def _tokenizer(pairs: tuple[str, ...]) -> Any:

@@ -23,7 +23,7 @@ import numpy as np
 from waggle.core.codec import decode, digest
 from waggle.core.errors import DecodeError, TaskError
 from waggle.core.keys import peer_name, verify
-from waggle.core.sealing import announcement_is_signed, charter_digest, seal_head
+from waggle.core.sealing import announcement_head, charter_digest, seal_head
 from waggle.core.types import (
     Admission,
     Announcement,
@@ -213,7 +213,7 @@ def screen_announcement(data: bytes, view: View, now_ms: int) -> Announcement | 
         return Refusal(Reason.QUOTA, detail)
     if len({entry.id for entry in news.entries}) != len(news.entries):
         return Refusal(Reason.DUPLICATE, "an announcement that lists one group twice")
-    if not announcement_is_signed(news):
+    if not view.is_signed(news.author, announcement_head(news), news.signature):
         return Refusal(Reason.SIGNATURE, f"an announcement that {peer_name(news.author)} did not sign")
     refusal = _untimely(news.created_ms, view, now_ms)
     return refusal._replace(author=news.author) if refusal else news
