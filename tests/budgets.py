@@ -20,7 +20,8 @@ def faults(file: Path) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > MAX_FUNCTION_LINES:
-                yield f"{file.relative_to(ROOT)}:{node.lineno} {node.name}: {length} lines, at most {MAX_FUNCTION_LINES}"
+                where = f"{file.relative_to(ROOT)}:{node.lineno} {node.name}"
+                yield f"{where}: {length} lines, at most {MAX_FUNCTION_LINES}"
 
 
 def main() -> int:

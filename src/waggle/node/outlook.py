@@ -1,4 +1,7 @@
-"""What a run with a configuration would do, without a run: no weights are loaded and nothing is written."""
+"""What a run with a configuration would do, without a run: no weights are loaded and nothing is written.
+
+A model that is not on this machine yet, or not converted, has no plan of its memory: making one would fetch it.
+"""
 
 import tempfile
 from collections.abc import Iterator
@@ -9,6 +12,7 @@ from waggle.core.errors import ModelError
 from waggle.node import build
 from waggle.policy import bundled, tiny
 from waggle.policy.load import resolve
+from waggle.policy.memory import plan
 from waggle.tasks.taskset import require_distinct
 
 
@@ -26,6 +30,7 @@ def outlook(config: Config, nodes: int) -> Iterator[tuple[str, str]]:
     trained = f"LoRA of rank {config.model.lora_rank}" if config.model.lora_rank else "all weights"
     yield "training", f"{trained}, {config.round.local} own and {config.round.foreign} foreign groups a round"
     yield "nodes", f"{nodes} on {config.model.threads or build.cores()} threads together"
+    yield "memory", _memory(config, nodes)
     ends = [f"{config.run.rounds} rounds"] * bool(config.run.rounds)
     ends += [f"{config.run.minutes:g} minutes"] * bool(config.run.minutes)
     yield "ends", " or ".join(ends) + " of training" if ends else "when it is stopped"
@@ -49,3 +54,25 @@ def _where(name: str) -> str:
     if name.partition(":")[0] in tiny.NAMES:
         return "random weights"
     return f"the folder {source}" if Path(source).is_dir() else "a hub id, fetched where it is not in the cache"
+
+
+def _memory(config: Config, nodes: int) -> str:
+    """What the nodes would need, and what would be made smaller.
+
+    Raises:
+        ModelError: they do not fit into memory.
+    """
+    model = config.model
+    path = bundled.converted_folder(bundled.cache_folder()) if model.name == bundled.NAME else Path(model.name)
+    if not (path.expanduser().is_dir() or model.name.partition(":")[0] in tiny.NAMES):
+        return "planned when the model has been fetched and converted, which the first run does"
+    planned = plan(
+        model.name,
+        lora_rank=model.lora_rank,
+        token_budget=config.learn.token_budget,
+        nodes=nodes,
+        memory_gb=model.memory_gb,
+        device=model.device,
+        precision=model.precision,
+    )
+    return "; ".join((planned.arithmetic(), *planned.notes))
