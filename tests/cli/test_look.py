@@ -128,7 +128,6 @@ def test_doctor_measures_room() -> None:
     assert not doctor.disk(10**10).cure
     assert doctor.memory(10**9).cure
     assert not doctor.memory(10**10).cure
-    assert doctor.available_bytes() > 10**8
 
 
 @pytest.mark.slow

@@ -83,7 +83,17 @@ def test_a_dry_run_says_what_would_happen_and_leaves_nothing(waggle: Waggle, her
     assert "chain_sum" in done.out
     assert "2 on" in done.out
     assert "15 minutes" in done.out
+    assert "memory    runtime " in done.out
     assert list(here.iterdir()) == []
-    refused = waggle("config", "--dry-run", "--set", "model.name=/nowhere")
-    assert refused.code == 4
-    assert "/nowhere" in refused.sentence
+    for setting, said in (("model.name=/nowhere", "/nowhere"), ("model.memory_gb=0.1", "does not fit into memory")):
+        refused = waggle("config", "--dry-run", "--set", "model.name=tiny", "--set", setting)
+        assert refused.code == 4
+        assert said in refused.sentence
+
+
+@pytest.mark.slow
+def test_a_dry_run_does_not_convert_the_model(waggle: Waggle, here: Path) -> None:
+    done = waggle("config", "--dry-run")
+    assert done.code == 0
+    assert "memory    planned when the model has been fetched" in done.out
+    assert list(here.parent.rglob("*")) == [here, here.parent / "home"]

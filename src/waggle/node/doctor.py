@@ -21,6 +21,7 @@ from waggle.core.keys import Key, peer_name
 from waggle.core.types import Charter
 from waggle.node.runfolder import RunFolder, is_locked, node_folders, read_description, read_noun
 from waggle.node.state import Snapshot
+from waggle.policy import bundled, machine
 
 PYTHONS = ((3, 11), (3, 14))
 """The first version of Python that is known to work, and the first that is not."""
@@ -103,8 +104,6 @@ def key(file: Path) -> Finding:
 
 def places() -> Iterator[Finding]:
     """The bundled model, the cache it is converted into, and the disk that runs are written to."""
-    from waggle.policy import bundled
-
     cache = bundled.cache_folder()
     try:
         bundled.bundled_file()
@@ -137,20 +136,9 @@ def disk(free_bytes: int) -> Finding:
 
 def memory(free_bytes: int | None = None) -> Finding:
     """Room in memory for one node of the bundled model, all weights trained."""
-    free = available_bytes() if free_bytes is None else free_bytes
+    free = machine.available_bytes() if free_bytes is None else free_bytes
     told = f"{free / 1e9:.1f} GB of memory are free; a node of the bundled model takes up to {_NODE_BYTES / 1e9:.1f} GB"
     return Finding(told, "" if free >= _NODE_BYTES else "close other programs, or train with --set model.lora_rank=16")
-
-
-def available_bytes() -> int:
-    """Memory that a new process could use, in bytes; all there is where the system does not say."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return 1024 * int(line.split()[1])
-    except OSError:
-        pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def graders() -> Finding:

@@ -37,13 +37,18 @@ def cache_folder() -> Path:
     return (Path(root) if os.path.isabs(root) else Path.home() / ".cache") / "waggle"
 
 
+def converted_folder(cache: Path) -> Path:
+    """Where the bundled model is once it has been converted."""
+    return cache / _FORMAT / NAME
+
+
 def bundled(cache: Path) -> Path:
     """The folder of the bundled model, converted on first use.
 
     Raises:
         ModelError: where the package that holds it is not installed.
     """
-    target = cache / _FORMAT / NAME
+    target = converted_folder(cache)
     return target if target.is_dir() else _converted(bundled_file(), target, _LICENCE)
 
 
