@@ -23,8 +23,8 @@ class Journal:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.records, good_bytes = self._read()
         with disk_errors(file):
+            self.records, good_bytes = self._read()
             file.parent.mkdir(parents=True, exist_ok=True)
             created = not file.exists()
             self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)

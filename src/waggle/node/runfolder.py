@@ -140,7 +140,8 @@ def node_folders(path: Path) -> list[Path]:
     description = read_description(path)
     if description.get("kind") == "node":
         return [path]
-    folders = sorted((p.parent for p in path.glob("node-*/run.json")), key=lambda p: int(p.name[5:]))
+    found = [file.parent for file in path.glob("node-*/run.json") if file.parent.name[5:].isdecimal()]
+    folders = sorted(found, key=lambda folder: int(folder.name[5:]))
     if not folders:
         raise RunError(f"{path} holds no nodes; the run was stopped before it began, start a new one")
     return folders
