@@ -22,6 +22,7 @@ from waggle.core.keys import Key
 from waggle.core.types import Charter, Family
 from waggle.net.memory import MemoryNetwork
 from waggle.node.archive import DiskArchive
+from waggle.node.blobs import serve_files
 from waggle.node.evaluate import Grades
 from waggle.node.learner import ModelLearner
 from waggle.node.node import Node
@@ -144,6 +145,9 @@ def make_node(parts: Parts, folder: RunFolder, key: Key, policy: Policy) -> tupl
     learner = ModelLearner(policy, parts.config, choose_packing(policy))
     taskset = Taskset(parts.charter, parts.files)
     transport = parts.network.attach(key.id)
+    if parts.config.tasks.share_file:
+        shared = {bytes.fromhex(family.version) for family in parts.charter.families if family.source == "file"}
+        serve_files(transport, parts.files, shared)
     node = Node(key, taskset, parts.config, learner, parts.grader, transport, parts.clock, events)
     archive = DiskArchive(folder, run.keep_checkpoints, int(run.events_mb * 1e6), int(run.experience_mb * 1e6))
     return node, archive
