@@ -75,7 +75,10 @@ class DiskArchive:
         with disk_errors(folder.path):
             folder.checkpoints.mkdir(exist_ok=True)
             folder.journals.mkdir(exist_ok=True)
+            for half_made in folder.checkpoints.glob(".round_*.tmp"):
+                shutil.rmtree(half_made)
         recover_folder(folder.model)
+        cut_torn_line(folder.experience_file)
 
     def begin(self, snapshot: Snapshot) -> None:
         """A new run: the state before the first round; base weights are not stored."""
