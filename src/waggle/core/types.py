@@ -325,12 +325,3 @@ class Peer(Noun, frozen=True):
     address: Name
     capabilities: tuple[Name, ...] = ()
     seen_ms: Count = 0
-
-
-class Claim(Noun, frozen=True):
-    """What I say I did in a round; `root` is the Merkle root over the groups trained on."""
-
-    author: PeerId
-    round: Count
-    kind: Name
-    root: Digest
