@@ -3,9 +3,11 @@
 A round is announced as one signed list of digests to a bounded sample of neighbours and is passed on by
 nobody; experience itself moves only when asked for, several groups in one batch. A neighbour that is new to me
 is asked once for what it offered recently, so a late joiner, a node that slept and two islands that meet
-all find what is fresh. Every wait has a deadline, and a peer that fails costs that wait and nothing else.
+all find what is fresh. Every wait has a deadline and all peers are waited for at once, so that those who fail cost one
+wait together; who failed is left alone for a while, twice as long each time, and is new to me afterwards.
 """
 
+import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Annotated
@@ -28,6 +30,8 @@ MAX_BATCH_BYTES = 8 << 20
 MAX_ANNOUNCEMENT_BYTES = 1 << 16
 MAX_TOLD = 256
 """Announcements of one neighbour that are kept between two looks; a flood ends there."""
+MAX_REST = 6
+"""Who fails again and again is asked once in two to the power of this many looks."""
 
 
 class Pull(Noun, frozen=True):
@@ -47,14 +51,21 @@ class Exchange:
         self._offered: dict[bytes, bytes] = {}
         self._greeted: set[bytes] = set()
         self._told: Counter[bytes] = Counter()
+        self._failures: Counter[bytes] = Counter()
+        self._rests_until: dict[bytes, int] = {}
+        self._looks = 0
+        self.refused: Counter[str] = Counter()
+        """What was refused here and not yet taken into a round's record, by reason."""
         transport.serve(PULL, self._serve_pull)
         transport.serve(RECENT, self._serve_recent)
         self._inbox = transport.subscribe(charter, self._ruling)
 
     def _ruling(self, sender: bytes, data: bytes) -> Ruling:
         self._told[sender] += 1
-        fits = len(data) <= MAX_ANNOUNCEMENT_BYTES and self._told[sender] <= MAX_TOLD
-        return Ruling.DELIVER if fits else Ruling.REJECT
+        if len(data) <= MAX_ANNOUNCEMENT_BYTES and self._told[sender] <= MAX_TOLD:
+            return Ruling.DELIVER
+        self.refused["too-large" if len(data) > MAX_ANNOUNCEMENT_BYTES else "too-many"] += 1
+        return Ruling.REJECT
 
     async def start(self, bootstrap: Sequence[Peer]) -> None:
         """Go online. Nobody reachable is not an error: the node trains alone and keeps trying."""
@@ -93,13 +104,18 @@ class Exchange:
     async def hear(self) -> list[Delivery]:
         """Announcements since the last call, those of new neighbours' recent rounds included."""
         neighbours = self.transport.peers()
+        self._looks += 1
         self._greeted &= set(neighbours)
-        found: list[Delivery] = []
-        for peer in neighbours:
-            if peer not in self._greeted:
-                found += await self._greet(peer)
+        self._rests_until = {p: until for p, until in self._rests_until.items() if p in neighbours}
+        self._failures = Counter({p: self._failures[p] for p in neighbours if self._failures[p]})
+        new = [peer for peer in neighbours if peer not in self._greeted and not self._rests(peer)]
+        found = await asyncio.gather(*(self._greet(peer) for peer in new))
         self._told.clear()
-        return found + self._inbox.drain()
+        pushed = [news for news in self._inbox.drain() if not self._rests(news.sender)]
+        return [news for greeting in found for news in greeting] + pushed
+
+    def _rests(self, peer: bytes) -> bool:
+        return self._looks < self._rests_until.get(peer, 0)
 
     async def _greet(self, peer: bytes) -> list[Delivery]:
         reply = await self._ask(peer, RECENT, self._charter)
@@ -111,7 +127,10 @@ class Exchange:
     async def pull(self, author: bytes, ids: Sequence[bytes]) -> list[bytes]:
         """The experiences of these digests from their author, undecoded; fewer where he has them no more."""
         reply = await self._ask(author, PULL, encode(Pull(self._charter, tuple(ids[:MAX_IDS]))))
-        return [] if reply is None else self._open(author, reply, len(ids))
+        if reply is None:
+            return []
+        self._failures.pop(author, None)
+        return self._open(author, reply, len(ids))
 
     async def _ask(self, peer: bytes, proto: str, body: bytes) -> bytes | None:
         try:
@@ -119,6 +138,9 @@ class Exchange:
                 peer, proto, body, timeout_s=self._share.timeout_s, max_reply_bytes=MAX_BATCH_BYTES
             )
         except NetworkError as error:
+            self._failures[peer] += 1
+            self._rests_until[peer] = self._looks + 2 ** min(self._failures[peer], MAX_REST)
+            self._greeted.discard(peer)
             self._events.emit("unreachable", peer=peer_name(peer), why=str(error))
             return None
 
@@ -126,6 +148,7 @@ class Exchange:
         try:
             return unpack_batch(reply, MAX_BATCH_BYTES, max_items)
         except DecodeError as error:
+            self.refused[error.reason] += 1
             self._events.emit("refused", peer=peer_name(peer), reason=error.reason, detail=str(error))
             return []
 
@@ -136,7 +159,7 @@ class Exchange:
         return pack_batch((self._offered[i] for i in wanted.ids if i in self._offered), MAX_BATCH_BYTES)
 
     async def _serve_recent(self, caller: bytes, body: bytes) -> bytes:
-        rounds = self.window.values() if body == self._charter else ()
+        rounds = list(self.window.values())[-MAX_IDS:] if body == self._charter else ()
         return pack_batch((encode(announce(self._charter, r)) for r in rounds), MAX_BATCH_BYTES)
 
     async def close(self) -> None:

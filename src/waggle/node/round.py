@@ -7,6 +7,7 @@ What can go wrong on the way is data: a question without a verdict is not traine
 is counted, an empty pool means training on one's own. Only our own bugs and a disk that refuses end it.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from waggle.node.evaluate import Score
 from waggle.node.learner import Step, policy_ref
 from waggle.node.node import Node
 from waggle.node.state import Admitted, Record, State
-from waggle.swarm.admission import Refusal, Screened, finish, screen, screen_announcement
+from waggle.swarm.admission import Reason, Refusal, Screened, finish, screen, screen_announcement
 from waggle.swarm.keep import KEEPS
 from waggle.swarm.sampling import SAMPLERS, Mixed, Offer, mix, offers, wanted
 from waggle.swarm.seen import Mark, mark
@@ -147,6 +148,9 @@ async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
         news = screen_announcement(data, node.view, now_ms)
         if isinstance(news, Refusal):
             refuse(node, arrived, sender, news)
+        elif news.author != sender:  # nobody passes these on; a thief would be asked in the author's place
+            detail = f"announced by somebody other than its author, {peer_name(news.author)}"
+            refuse(node, arrived, sender, Refusal(Reason.SIGNATURE, detail))
         elif node.hear_of(news.author, news.created_ms):
             found += offers(news, sender)
     limit = 2 * node.config.round.foreign
@@ -154,9 +158,12 @@ async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
     have = {offer.entry.id for offer in found if node.view.seen.has(offer.entry.id)}
     chosen = wanted(found, limit, rng, have=have, max_bytes=PULL_BYTES)
     screened: list[Screened] = []
-    for source in dict.fromkeys(offer.source for offer in chosen):
-        ids = [offer.entry.id for offer in chosen if offer.source == source]
-        for data in await node.exchange.pull(source, ids):
+    wishes: dict[bytes, list[bytes]] = {}
+    for offer in chosen:
+        wishes.setdefault(offer.source, []).append(offer.entry.id)
+    replies = await asyncio.gather(*(node.exchange.pull(source, ids) for source, ids in wishes.items()))
+    for source, reply in zip(wishes, replies, strict=True):
+        for data in reply:
             result = screen(data, node.view, now_ms)
             if isinstance(result, Refusal):
                 refuse(node, arrived, source, result)
@@ -164,6 +171,8 @@ async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
                 screened.append(result)
                 arrived.marks.append(result.mark)
     admit(node, arrived, screened)
+    arrived.refused.update(node.exchange.refused)
+    node.exchange.refused.clear()
     return arrived
 
 
