@@ -1,0 +1,327 @@
+"""The exchange beside hostile peers: whatever one of them answers or says, the others' work comes in as before."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+import zstandard
+
+from tests.node.parts import charter_of, config, keys
+from waggle.core.clock import FakeClock
+from waggle.core.codec import digest, encode, pack
+from waggle.core.errors import NetworkError
+from waggle.core.events import NoEvents
+from waggle.core.sealing import announce, charter_digest, seal
+from waggle.core.types import Body, Completion, Experience, Family, Peer, PolicyRef, Sampling, TaskRef, Text
+from waggle.net.memory import MemoryNetwork, MemoryTransport
+from waggle.node.exchange import (
+    MAX_ANNOUNCEMENT_BYTES,
+    MAX_BATCH_BYTES,
+    MAX_IDS,
+    MAX_TOLD,
+    PULL,
+    RECENT,
+    Exchange,
+    Pull,
+)
+from waggle.swarm.batch import pack_batch, unpack_batch
+
+CHARTER = charter_digest(charter_of([Family("chain_sum", "reasoning-gym", "{}", "0.1.25", "reasoning-gym", 0, "", 6)]))
+ME, GOOD, EVE = keys(3)
+SHARE = config("share.timeout_s=10", "share.max_lag=8").share
+Reply = Callable[[bytes, bytes], Awaitable[bytes]]
+
+
+def sealed(number: int, num: int = 2, created_ms: int = 0) -> list[Experience]:
+    """A round of the good peer."""
+    refs = [TaskRef("chain_sum", b"c" * 32, 5, 0, 10 * number + i) for i in range(num)]
+    completions = tuple(Completion((Text(text),), "stop") for text in ("7", "8"))
+    bodies = [
+        Body(ref, PolicyRef("m", b"w" * 32, 0), Sampling(max_tokens=6), completions, GOOD.id, number) for ref in refs
+    ]
+    return seal(GOOD, CHARTER, number, created_ms or 1000 * number, bodies)
+
+
+def replies(data: bytes) -> Reply:
+    async def reply(caller: bytes, body: bytes) -> bytes:
+        return data
+
+    return reply
+
+
+async def raises(caller: bytes, body: bytes) -> bytes:
+    raise RuntimeError("no")
+
+
+async def never(caller: bytes, body: bytes) -> bytes:
+    await asyncio.Event().wait()
+    return b""
+
+
+def bomb(size_bytes: int) -> bytes:
+    """A small frame that declares and holds many zeros."""
+    return pack(bytes(size_bytes))
+
+
+def streamed(size_bytes: int) -> bytes:
+    """A frame that does not say how much it holds."""
+    compressor = zstandard.ZstdCompressor(write_content_size=False).compressobj()
+    return compressor.compress(bytes(size_bytes)) + compressor.flush()
+
+
+HOSTILE = {
+    "garbage": (replies(b"\x00garbage"), "compression"),
+    "nothing in it": (replies(b""), "compression"),
+    "torn frame": (replies(pack_batch([b"x" * 1000], 10_000)[:-3]), "compression"),
+    "something behind the frame": (replies(pack_batch([b"x"], 100) + b"more"), "compression"),
+    "a length beyond the end": (replies(pack(b"\xff\xff\xff\xffabc")), "framing"),
+    "half a length": (replies(pack(b"\x00\x00")), "framing"),
+    "too many items": (replies(pack_batch([b""] * (MAX_IDS + 1), 1 << 20)), "too-many"),
+    "a bomb": (replies(bomb(MAX_BATCH_BYTES + 1)), "too-large"),
+    "a bomb of unknown size": (replies(streamed(64 << 20)), "too-large"),
+    "more than a reply may hold": (replies(bytes(MAX_BATCH_BYTES + 1)), None),
+    "an exception": (raises, None),
+    "no answer": (never, None),
+}
+
+
+class World:
+    """Me and the good peer as exchanges, and Eve as a bare transport, all neighbours."""
+
+    def __init__(self, eve: Reply) -> None:
+        self.clock = FakeClock()
+        self.network = MemoryNetwork(0, self.clock)
+        self.events = NoEvents()
+        self.me = Exchange(self.network.attach(ME.id), CHARTER, SHARE, self.events)
+        self.good = Exchange(self.network.attach(GOOD.id), CHARTER, SHARE, NoEvents())
+        self.eve: MemoryTransport = self.network.attach(EVE.id)
+        self.num_asked = 0
+
+        async def counted(caller: bytes, body: bytes) -> bytes:
+            self.num_asked += 1
+            return await eve(caller, body)
+
+        self.eve.serve(RECENT, counted)
+        self.eve.serve(PULL, counted)
+
+    async def meet(self) -> None:
+        await self.good.start([])
+        await self.me.start([Peer(GOOD.id, "memory")])
+        await self.eve.start()
+        await self.eve.join([Peer(ME.id, "memory")])
+
+    async def passing(self, waits: Awaitable[list[bytes]] | Awaitable[list[tuple[bytes, bytes]]]) -> float:
+        """Run something while the time passes; how long it took."""
+        started_s = self.clock.now_s()
+        task = asyncio.ensure_future(waits)
+        for _ in range(100):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            if task.done():
+                self.result = task.result()
+                return self.clock.now_s() - started_s
+            self.clock.advance(1.0)
+        raise AssertionError("it waits for ever")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_answer_costs_at_most_its_wait(name: str) -> None:
+    reply, reason = HOSTILE[name]
+
+    async def story() -> None:
+        world = World(reply)
+        await world.meet()
+        await world.good.offer(1, sealed(1))
+        took_s = await world.passing(world.me.hear())
+        assert [sender for sender, _ in world.result] == [GOOD.id] * 2  # once greeted, once told
+        assert took_s == (10 if name == "no answer" else 0)
+        assert dict(world.me.refused) == ({reason: 1} if reason else {})
+        assert world.events.counts == {"refused" if reason else "unreachable": 1}
+        await world.passing(world.me.pull(EVE.id, [b"i" * 32]))
+        assert world.result == []
+        assert world.me.refused[reason or ""] == (2 if reason else 0)
+        took_s = await world.passing(world.me.pull(GOOD.id, [digest(e.body) for e in sealed(1)]))
+        assert (world.result, took_s) == ([encode(e) for e in sealed(1)], 0)
+
+    asyncio.run(story())
+
+
+def test_a_peer_that_never_answers_is_asked_less_and_less_and_greeted_when_it_is_back() -> None:
+    async def story() -> None:
+        awake = False
+
+        async def later(caller: bytes, body: bytes) -> bytes:
+            return pack_batch([encode(announce(CHARTER, sealed(3)))], 1 << 20) if awake else await never(caller, body)
+
+        world = World(later)
+        await world.meet()
+        waits = [await world.passing(world.me.hear()) for _ in range(64)]
+        assert sum(waits) == 10 * world.num_asked
+        assert [number for number, wait in enumerate(waits) if wait] == [0, 2, 6, 14, 30, 62]
+        awake = True
+        for _ in range(64):
+            await world.passing(world.me.hear())
+            if world.result:
+                break
+        assert [sender for sender, _ in world.result] == [EVE.id]
+        asked = world.num_asked
+        await world.passing(world.me.hear())
+        assert world.num_asked == asked  # greeted once
+
+    asyncio.run(story())
+
+
+def test_silent_peers_are_waited_for_together() -> None:
+    async def story() -> None:
+        world = World(never)
+        await world.meet()
+        for key in keys(7)[3:]:
+            silent = world.network.attach(key.id)
+            silent.serve(RECENT, never)
+            await silent.start()
+            await silent.join([Peer(ME.id, "memory")])
+        assert len(world.me.transport.peers()) == 6
+        assert await world.passing(world.me.hear()) == 10
+        assert world.events.counts["unreachable"] == 5
+
+    asyncio.run(story())
+
+
+def test_a_peer_that_rests_is_not_listened_to() -> None:
+    async def story() -> None:
+        world = World(raises)
+        await world.meet()
+        await world.me.hear()
+        await world.eve.publish(CHARTER, b"told while at rest")
+        assert await world.me.hear() == []
+        assert world.num_asked == 1
+        await world.eve.publish(CHARTER, b"told after")
+        assert [news.data for news in await world.me.hear()] == []
+        assert world.num_asked == 2  # asked again, failed again
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "heard"), [(MAX_ANNOUNCEMENT_BYTES, 1), (MAX_ANNOUNCEMENT_BYTES + 1, 0), (1 << 20, 0)]
+)
+def test_an_announcement_that_is_too_large_is_not_read(size_bytes: int, heard: int) -> None:
+    async def story() -> None:
+        world = World(replies(pack_batch((), 10)))
+        await world.meet()
+        await world.me.hear()
+        await world.eve.publish(CHARTER, bytes(size_bytes))
+        assert len(await world.me.hear()) == heard
+        assert dict(world.me.refused) == ({} if heard else {"too-large": 1})
+        assert world.me.transport.counts["rejected"] == 1 - heard
+
+    asyncio.run(story())
+
+
+def test_a_flood_of_one_neighbour_is_bounded_and_leaves_room_for_others() -> None:
+    async def story() -> None:
+        world = World(replies(pack_batch((), 10)))
+        await world.meet()
+        await world.me.hear()
+        for number in range(3000):
+            await world.eve.publish(CHARTER, b"%d" % number)
+        await world.good.offer(1, sealed(1))
+        heard = await world.me.hear()
+        assert sum(sender == EVE.id for sender, _ in heard) == MAX_TOLD
+        assert [data for sender, data in heard if sender == GOOD.id] == [encode(announce(CHARTER, sealed(1)))]
+        assert world.me.refused == {"too-many": 3000 - MAX_TOLD}
+        await world.eve.publish(CHARTER, b"after")
+        assert [data for _, data in await world.me.hear()] == [b"after"]  # a look makes room again
+
+    asyncio.run(story())
+
+
+def test_what_is_not_there_is_left_out_of_a_pull() -> None:
+    async def story() -> None:
+        world = World(never)
+        await world.meet()
+        await world.good.offer(1, sealed(1))
+        known = [digest(e.body) for e in sealed(1)]
+        assert await world.me.pull(GOOD.id, [b"?" * 32, known[1], b"!" * 32]) == [encode(sealed(1)[1])]
+        assert await world.me.pull(GOOD.id, [b"?" * 32]) == []
+        assert await world.me.pull(GOOD.id, []) == []
+
+    asyncio.run(story())
+
+
+def test_another_swarm_is_given_nothing() -> None:
+    async def story() -> None:
+        world = World(never)
+        await world.meet()
+        await world.good.offer(1, sealed(1))
+        other = b"o" * 32
+        asked = encode(Pull(other, (digest(sealed(1)[0].body),)))
+        for proto, body in ((PULL, asked), (RECENT, other), (RECENT, b"")):
+            reply = await world.eve.request(GOOD.id, proto, body, timeout_s=1)
+            assert unpack_batch(reply, 1 << 20, 10) == []
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("body", [b"", b"\x01", b"\x01\x92", bytes(100_000), encode(Pull(CHARTER, ()))[:-1]])
+def test_a_request_that_cannot_be_read_fails_for_its_sender_alone(body: bytes) -> None:
+    async def story() -> None:
+        world = World(never)
+        await world.meet()
+        with pytest.raises(NetworkError, match="failed to answer waggle/pull/1: Pull"):
+            await world.eve.request(GOOD.id, PULL, body, timeout_s=1)
+        await world.good.offer(1, sealed(1))
+        assert len(await world.me.pull(GOOD.id, [digest(sealed(1)[0].body)])) == 1
+
+    asyncio.run(story())
+
+
+def test_only_so_many_rounds_stay_on_offer() -> None:
+    async def story() -> None:
+        world = World(replies(pack_batch((), 10)))
+        await world.meet()
+        for number in range(1, 13):
+            await world.good.offer(number, sealed(number))
+            await world.good.offer(number, [])  # a round without anything to share takes no place
+        assert list(world.good.window) == list(range(5, 13))
+        assert len(world.good._offered) == 2 * SHARE.max_lag
+        assert await world.me.pull(GOOD.id, [digest(sealed(4)[0].body)]) == []
+        heard = await world.me.hear()
+        assert [data for _, data in heard[: SHARE.max_lag]] == [
+            encode(announce(CHARTER, sealed(number))) for number in range(5, 13)
+        ]
+
+    asyncio.run(story())
+
+
+def test_a_long_memory_is_told_within_what_others_read() -> None:
+    async def story() -> None:
+        clock = FakeClock()
+        network = MemoryNetwork(0, clock)
+        share = config(f"share.max_lag={MAX_IDS + 50}").share
+        me, good = (Exchange(network.attach(key.id), CHARTER, share, NoEvents()) for key in (ME, GOOD))
+        await good.start([])
+        for number in range(1, MAX_IDS + 31):
+            good.remember(number, sealed(number, 1))
+        await me.start([Peer(GOOD.id, "memory")])
+        heard = await me.hear()
+        assert len(heard) == MAX_IDS
+        assert heard[-1].data == encode(announce(CHARTER, sealed(MAX_IDS + 30, 1)))
+        assert not me.refused
+
+    asyncio.run(story())
+
+
+def test_nobody_to_join_is_no_error_and_nothing_is_said_before_it_is_started() -> None:
+    async def story() -> None:
+        events = NoEvents()
+        me = Exchange(MemoryNetwork(0, FakeClock()).attach(ME.id), CHARTER, SHARE, events)
+        assert await me.offer(1, sealed(1)) == 0
+        assert events.counts == {"unheard": 1}
+        await me.start([Peer(GOOD.id, "memory")])
+        assert events.counts == {"unheard": 1, "alone": 1}
+        assert await me.hear() == []
+        assert await me.offer(2, sealed(2)) == 0
+        await me.close()
+
+    asyncio.run(story())
