@@ -151,7 +151,7 @@ TASKS = [
     (("tasks.set=startr",), "startr"),
     (("tasks.set=none",), "nothing to learn from"),
     (("tasks.families=['chess']",), "chess"),
-    (("eval.report=9000",), "take fewer"),
+    (("tasks.set=none", "tasks.file=good.jsonl", "tasks.grader=regex", "eval.report=400"), "take fewer"),
     (("tasks.file=missing.jsonl",), "missing.jsonl"),
     (("tasks.file=.",), "task file ."),
     (("tasks.file=bad.jsonl",), "line 3"),
@@ -162,17 +162,23 @@ TASKS = [
 ]
 
 
+FOUNDING = ("new", "bees", "--key", "key")
+BY_COMMAND = [
+    *(("swarm", ("swarm",), *case) for case in TASKS),
+    *(("new", FOUNDING, *case) for case in TASKS if case[1] not in ("chess", "take fewer")),  # a node's own settings
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("settings", "said"), TASKS, ids=lambda value: " ".join(value) if value else "")
-@pytest.mark.parametrize("command", [("swarm",), ("new", "bees", "--key", "key")], ids=lambda value: value[0])
-def test_tasks(waggle: Waggle, here: Path, command: tuple[str, ...], settings: tuple[str, ...], said: str) -> None:
+@pytest.mark.parametrize(("name", "command", "settings", "said"), BY_COMMAND)
+def test_tasks(
+    waggle: Waggle, here: Path, name: str, command: tuple[str, ...], settings: tuple[str, ...], said: str
+) -> None:
     task_file(here / "good.jsonl")
     (here / "few.jsonl").write_text('{"question": "a", "answer": "b"}\n')
     lines = task_file(here / "bad.jsonl").read_text().splitlines()
     (here / "bad.jsonl").write_text("\n".join([*lines[:2], '{"question": 3}', *lines[3:]]))
     Key.from_seed(b"k" * 32).save(here / "key")
-    if command[0] == "new" and said in ("chess", "take fewer"):
-        pytest.skip("a charter is founded without these settings")
     sets = (f"--set={setting}" for setting in settings)
     refused(waggle, here, 3, said, *command, *TINY, *sets)
 
@@ -201,20 +207,22 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("what", DAMAGE)
-@pytest.mark.parametrize("command", ["status", "swarm", "join", "eval", "chat", "doctor"])
+READERS = ("status", "swarm", "join", "eval", "chat", "doctor")
+UNREAD = {("charter.bin", "status"), ("config.toml", "chat"), ("charter.bin", "chat")}
+
+
+@pytest.mark.parametrize(("what", "command"), [(w, c) for w in DAMAGE for c in READERS if (w, c) not in UNREAD])
 def test_run_folders(waggle: Waggle, here: Path, monkeypatch: pytest.MonkeyPatch, command: str, what: str) -> None:
     damage(here / "run", what)
     arguments = (command, "--resume", "run") if command in ("swarm", "join") else (command, "run")
     if command == "doctor":
         for slow in ("torch", "graders"):
             monkeypatch.setattr(f"waggle.node.doctor.{slow}", lambda: Finding("not tried"))
-        return doctor_names(waggle, DAMAGE[what])
-    if (what, command) in {("charter.bin", "status"), ("config.toml", "chat"), ("charter.bin", "chat")}:
-        pytest.skip("this command does not read that file")
-    if (what, command) in {("missing", "eval"), ("missing", "chat")}:
-        return refused(waggle, here, 4, "cannot load the model", *arguments)  # any folder may be a model
-    refused(waggle, here, 5, DAMAGE[what], *arguments)
+        doctor_names(waggle, DAMAGE[what])
+    elif what == "missing" and command in ("eval", "chat"):
+        refused(waggle, here, 4, "cannot load the model", *arguments)  # any folder may be a model
+    else:
+        refused(waggle, here, 5, DAMAGE[what], *arguments)
 
 
 def doctor_names(waggle: Waggle, fault: str) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -104,6 +105,16 @@ def test_doctor_counts_faults(waggle: Waggle, here: Path, quick_doctor: None) ->
     assert done.code == 1
     assert faults(done.out) == [f"the key {key} can be read by other users (mode 0644); run `chmod 600 {key}`"]
     assert done.out.endswith("1 fault found\n")
+
+
+def test_a_missing_package_is_named(waggle: Waggle, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_run(here / "run")
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    done = waggle("status", "run")
+    assert (done.code, done.sentence) == (
+        1,
+        "the package rich is not installed; `waggle doctor` says what else is missing",
+    )
 
 
 def test_doctor_looks_at_versions() -> None:

@@ -32,6 +32,11 @@ class Commands(TyperGroup):
             self.complain(
                 "stopped at once; a run that had begun loses only the round in progress, --resume continues it", 130
             )
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package in ("", "waggle"):
+                raise
+            self.complain(f"the package {package} is not installed; `waggle doctor` says what else is missing", 1)
         except OSError as error:
             if error.errno == errno.EPIPE or error.filename is None:
                 raise
