@@ -15,7 +15,7 @@ from pathlib import Path
 from waggle import __version__
 from waggle.core.clock import Clock
 from waggle.core.config import Config
-from waggle.core.errors import TaskError
+from waggle.core.errors import ModelError, TaskError
 from waggle.core.events import EventLog
 from waggle.core.files import disk_errors, write_atomic
 from waggle.core.keys import Key
@@ -30,6 +30,7 @@ from waggle.node.runfolder import FORMAT, RunFolder
 from waggle.policy.adapter import share_base
 from waggle.policy.load import load
 from waggle.policy.logprobs import choose_packing
+from waggle.policy.memory import KV_BYTES, MemoryPlan, plan
 from waggle.policy.policy import Policy
 from waggle.swarm.charter import new_charter
 from waggle.tasks.families import named_set, usable
@@ -114,16 +115,50 @@ def set_threads(config: Config) -> int:
     return threads
 
 
-def load_policies(config: Config, num: int) -> list[Policy]:
-    """One policy a node: own weights each, or own adapters on one base."""
+def plan_memory(config: Config, num: int, keep: bool = False) -> MemoryPlan:
+    """What `num` nodes may use, made smaller where it does not fit.
+
+    Args:
+        keep: whether the run exists and must go on with the parameters it trains.
+
+    Raises:
+        ModelError: it does not fit however small, or only with other parameters than the run's.
+    """
     model = config.model
-    first = load(
-        model.name, lora_rank=model.lora_rank, device=model.device, precision=model.precision, seed=config.run.seed
+    made = plan(
+        model.name,
+        lora_rank=model.lora_rank,
+        token_budget=config.learn.token_budget,
+        nodes=num,
+        memory_gb=model.memory_gb,
+        device=model.device,
+        precision=model.precision,
     )
+    if keep and any("LoRA" in note for note in made.notes):
+        raise ModelError(f"the run trains all weights, which does not fit now: {made.arithmetic()}; free some memory")
+    return made
+
+
+def fitted(config: Config, made: MemoryPlan) -> Config:
+    """The configuration with what the plan made smaller."""
+    smaller = made.lora_rank if made.notes else config.model.lora_rank
+    model = config.model.model_copy(update={"lora_rank": smaller})
+    learn = config.learn.model_copy(update={"token_budget": made.token_budget})
+    return config.model_copy(update={"model": model, "learn": learn})
+
+
+def load_policies(config: Config, num: int, kv_bytes: int = KV_BYTES) -> list[Policy]:
+    """One policy a node: own weights each, or own adapters on one base. `kv_bytes` bounds each sampler's cache."""
+    model = config.model
+    options = {"device": model.device, "precision": model.precision, "seed": config.run.seed}
+    first = load(model.name, lora_rank=model.lora_rank, **options)  # type: ignore[arg-type]
+    first.kv_bytes = kv_bytes
     if first.lora:
         return [first, *(share_base(first, config.run.seed + number) for number in range(1, num))]
-    options = {"device": model.device, "precision": model.precision, "seed": config.run.seed}
-    return [first, *(load(model.name, **options) for _ in range(1, num))]  # type: ignore[arg-type]
+    others = [load(model.name, **options) for _ in range(1, num)]  # type: ignore[arg-type]
+    for other in others:
+        other.kv_bytes = kv_bytes
+    return [first, *others]
 
 
 @dataclass
@@ -136,13 +171,15 @@ class Parts:
     grader: Grades
     clock: Clock
     network: MemoryNetwork
+    activation_bytes: int = 0
+    """What a trainer may keep of activations; 0 leaves it to the trainer."""
 
 
 def make_node(parts: Parts, folder: RunFolder, key: Key, policy: Policy) -> tuple[Node, DiskArchive]:
     """A node with its parts, and the archive it will begin or resume."""
     run = parts.config.run
     events = EventLog(folder.events_file, parts.clock, int(run.events_mb * 1e6))
-    learner = ModelLearner(policy, parts.config, choose_packing(policy))
+    learner = ModelLearner(policy, parts.config, choose_packing(policy), parts.activation_bytes)
     taskset = Taskset(parts.charter, parts.files)
     transport = parts.network.attach(key.id)
     if parts.config.tasks.share_file:

@@ -90,11 +90,12 @@ class ModelLearner:
         policy: the model, its tokenizer and their ways.
         config: of the node.
         packing: how rows are laid out in training, see `policy.logprobs.choose_packing`.
+        activation_bytes: what training may keep of activations; 0 leaves it to the trainer.
     """
 
-    def __init__(self, policy: Policy, config: Config, packing: Packing = "tree") -> None:
+    def __init__(self, policy: Policy, config: Config, packing: Packing = "tree", activation_bytes: int = 0) -> None:
         self.policy, self.model, self.tokenizer = policy, policy.name, policy.tokenizer_digest
-        self.trainer = Trainer(policy, config.learn, config.round.temperature, packing)
+        self.trainer = Trainer(policy, config.learn, config.round.temperature, packing, activation_bytes)
         self._base = policy.content_digest()
         self._special = {*policy.stop_ids, *policy.tokenizer.all_special_ids}
 

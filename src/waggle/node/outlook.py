@@ -12,7 +12,6 @@ from waggle.core.errors import ModelError
 from waggle.node import build
 from waggle.policy import bundled, tiny
 from waggle.policy.load import resolve
-from waggle.policy.memory import plan
 from waggle.tasks.taskset import require_distinct
 
 
@@ -66,13 +65,5 @@ def _memory(config: Config, nodes: int) -> str:
     path = bundled.converted_folder(bundled.cache_folder()) if model.name == bundled.NAME else Path(model.name)
     if not (path.expanduser().is_dir() or model.name.partition(":")[0] in tiny.NAMES):
         return "planned when the model has been fetched and converted, which the first run does"
-    planned = plan(
-        model.name,
-        lora_rank=model.lora_rank,
-        token_budget=config.learn.token_budget,
-        nodes=nodes,
-        memory_gb=model.memory_gb,
-        device=model.device,
-        precision=model.precision,
-    )
+    planned = build.plan_memory(config, nodes)
     return "; ".join((planned.arithmetic(), *planned.notes))

@@ -29,6 +29,8 @@ from waggle.node.runfolder import RunFolder, node_folders, read_noun
 from waggle.node.swarm import Turns, connect, part, play_turns
 from waggle.node.view import View, score_table
 from waggle.policy.load import load
+from waggle.policy.memory import MemoryPlan
+from waggle.policy.policy import Policy
 from waggle.policy.sampler import generate
 from waggle.tasks.grade import Graders
 
@@ -44,7 +46,7 @@ class Session:
     nodes: list[Node]
     folders: list[RunFolder]
     graders: Graders
-    resumed: bool = False
+    plan: MemoryPlan
 
     @property
     def played_s(self) -> float:
@@ -66,11 +68,12 @@ def start(console: Console, path: Path, config: Config, keys: Sequence[Key], cha
     """
     num = len(keys)
     session = _prepare(console, path, config, charter, num)
+    config = session.config
     if num > 1:
         build.describe_swarm(path, num)
     paths = [path / f"node-{number}" for number in range(1, num + 1)] if num > 1 else [path]
     parts = _parts(session, path)
-    for node_path, key, policy in zip(paths, keys, build.load_policies(config, num), strict=True):
+    for node_path, key, policy in zip(paths, keys, _policies(session, num), strict=True):
         folder = RunFolder.create(node_path, config, charter)
         key.save(folder.key_file)
         node, archive = build.make_node(parts, folder, key, policy)
@@ -88,10 +91,9 @@ def resume(console: Console, path: Path, overrides: Callable[[Config], Config]) 
     """
     folders = [RunFolder.open(folder) for folder in node_folders(path)]
     config, charter = overrides(folders[0].config()), folders[0].charter()
-    session = _prepare(console, path, config, charter, len(folders))
-    session.resumed = True
+    session = _prepare(console, path, config, charter, len(folders), keep=True)
     parts = _parts(session, path)
-    for folder, policy in zip(folders, build.load_policies(config, len(folders)), strict=True):
+    for folder, policy in zip(folders, _policies(session, len(folders)), strict=True):
         node, archive = build.make_node(parts, folder, Key.load(folder.key_file), policy)
         replayed = node.resume(archive)
         console.print(f"{folder.path.name} goes on after round {node.state.round} ({replayed} rounds replayed)")
@@ -100,17 +102,26 @@ def resume(console: Console, path: Path, overrides: Callable[[Config], Config]) 
     return session
 
 
-def _prepare(console: Console, path: Path, config: Config, charter: Charter, num: int) -> Session:
+def _prepare(console: Console, path: Path, config: Config, charter: Charter, num: int, keep: bool = False) -> Session:
     threads = build.set_threads(config)
+    made = build.plan_memory(config, num, keep)
+    made.apply()
     console.print(f"{num} node{'s' if num > 1 else ''}, model {config.model.name}, {threads} threads")
+    for line in made.lines():
+        console.print(line, highlight=False)
     graders = Graders(charter.families, functions=bool(config.tasks.file))
-    return Session(console, path, config, charter, [], [], graders)
+    return Session(console, path, build.fitted(config, made), charter, [], [], graders, made)
+
+
+def _policies(session: Session, num: int) -> list[Policy]:
+    return build.load_policies(session.config, num, session.plan.kv_bytes)
 
 
 def _parts(session: Session, path: Path) -> build.Parts:
     clock = SystemClock()
     network = MemoryNetwork(session.config.run.seed, clock)
-    return build.Parts(session.config, session.charter, path / build.FILES, session.graders, clock, network)
+    files, plan = path / build.FILES, session.plan
+    return build.Parts(session.config, session.charter, files, session.graders, clock, network, plan.activation_bytes)
 
 
 async def run(session: Session) -> None:
