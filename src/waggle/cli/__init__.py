@@ -5,6 +5,7 @@ traceback means a bug of ours. Commands import what they need when they run, so 
 """
 
 import errno
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -71,6 +72,7 @@ def plain(text: str) -> str:
 
 def main() -> None:
     """Entry point of the `waggle` command."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait by spinning starve a busy machine
     register()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
