@@ -56,12 +56,13 @@ def scripted_swarm(
     clock: Clock | None = None,
     network: MemoryNetwork | None = None,
     learners: Sequence[Learner] = (),
+    files: Path | None = None,
 ) -> list[Node]:
     """Nodes with scripted models on one in-memory network, not yet online."""
     clock = clock or FakeClock()
     network = network or MemoryNetwork(0, clock)
     charter = charter_of(families)
-    taskset = Taskset(charter)
+    taskset = Taskset(charter, files)
     grader = Graders(families, workers=0)
     made = learners or [ScriptedLearner(0.4, 0.01, number, tokenizer=b"t" * 32) for number in range(num)]
     return [

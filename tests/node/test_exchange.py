@@ -1,7 +1,8 @@
 """The exchange beside hostile peers: whatever one of them answers or says, the others' work comes in as before."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import pytest
 import zstandard
@@ -96,6 +97,7 @@ class World:
         self.good = Exchange(self.network.attach(GOOD.id), CHARTER, SHARE, NoEvents())
         self.eve: MemoryTransport = self.network.attach(EVE.id)
         self.num_asked = 0
+        self.result: Any = None
 
         async def counted(caller: bytes, body: bytes) -> bytes:
             self.num_asked += 1
@@ -110,10 +112,10 @@ class World:
         await self.eve.start()
         await self.eve.join([Peer(ME.id, "memory")])
 
-    async def passing(self, waits: Awaitable[list[bytes]] | Awaitable[list[tuple[bytes, bytes]]]) -> float:
+    async def passing(self, waits: Coroutine[Any, Any, Any]) -> float:
         """Run something while the time passes; how long it took."""
         started_s = self.clock.now_s()
-        task = asyncio.ensure_future(waits)
+        task = asyncio.create_task(waits)
         for _ in range(100):
             for _ in range(20):
                 await asyncio.sleep(0)

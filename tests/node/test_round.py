@@ -1,0 +1,453 @@
+"""Whole rounds with scripted models: what is trained on, what is shared, what is refused and how it is counted."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.node.parts import config, easy_family, scripted_swarm
+from waggle.core.clock import FakeClock
+from waggle.core.codec import encode
+from waggle.core.config import Config
+from waggle.core.errors import ConfigError
+from waggle.core.events import NoEvents
+from waggle.core.keys import Key
+from waggle.core.sealing import announce, seal
+from waggle.core.types import (
+    Body,
+    Completion,
+    Experience,
+    Family,
+    Group,
+    Peer,
+    PolicyRef,
+    Sampling,
+    Task,
+    Text,
+    Tokens,
+    Verdict,
+)
+from waggle.net.memory import MemoryNetwork
+from waggle.node import build
+from waggle.node.archive import NoArchive
+from waggle.node.evaluate import Grades
+from waggle.node.exchange import Exchange
+from waggle.node.node import Node
+from waggle.node.round import Report, play
+from waggle.node.scripted import ScriptedLearner
+from waggle.node.state import Record
+from waggle.node.swarm import connect
+from waggle.tasks.families import family
+from waggle.tasks.stream import Cursor, is_common, ref_at
+
+EVE = Key.from_seed(b"e" * 32)
+BASE = ("model.name=scripted", "eval.every=0", "round.local=3", "round.foreign=3")
+SUMS = family("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}, max_tokens=6)
+
+
+class Kept(NoArchive):
+    """The records of a node, in memory."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def commit(self, record: Record) -> None:
+        self.records.append(record)
+
+    @property
+    def last_line(self) -> dict[str, Any]:
+        return dict(json.loads(self.records[-1].metrics))
+
+
+class Recording(ScriptedLearner):
+    """A scripted learner that remembers what it was trained on."""
+
+    def __init__(self, skill: float = 0.4, seed: int = 0, tokenizer: bytes = b"t" * 32) -> None:
+        super().__init__(skill, 0.0, seed, tokenizer)
+        self.packed: list[Group] = []
+
+    def pack(self, groups: Sequence[Group], me: bytes) -> bytes:
+        self.packed += groups
+        return super().pack(groups, me)
+
+
+class Wordy(Recording):
+    """Its answers are long and differ, so that a copy of them can be told."""
+
+    def _completion(self, text: str) -> Completion:
+        return Completion((Text(f"the number that was asked for is {text}"),), "stop")
+
+
+class Grading:
+    """A grader that says what a function makes of the real verdict."""
+
+    def __init__(self, real: Grades, change: Callable[[int, Verdict], Verdict]) -> None:
+        self._real, self._change, self._count = real, change, 0
+
+    def grade(self, items: Sequence[tuple[Task, str]]) -> list[Verdict]:
+        verdicts = []
+        for verdict in self._real.grade(items):
+            verdicts.append(self._change(self._count, verdict))
+            self._count += 1
+        return verdicts
+
+
+class Swarm:
+    """Nodes that have met, and a way to play them."""
+
+    def __init__(
+        self,
+        num: int,
+        *sets: str,
+        families: tuple[Family, ...] = (SUMS,),
+        learners: Sequence[ScriptedLearner] = (),
+        files: Path | None = None,
+    ) -> None:
+        self.clock = clock = FakeClock()
+        self.network = network = MemoryNetwork(0, clock)
+        settings: Config = config(*BASE, *sets)
+        made = list(learners) or [Recording(seed=number) for number in range(num)]
+        self.nodes = scripted_swarm(families, num, settings, clock=clock, network=network, learners=made, files=files)
+        self.archives = [Kept() for _ in self.nodes]
+        for node, archive in zip(self.nodes, self.archives, strict=True):
+            node.archive = archive
+
+    async def rounds(self, count: int) -> list[list[Report]]:
+        """Reports by node."""
+        reports: list[list[Report]] = [[] for _ in self.nodes]
+        for _ in range(count):
+            for node, told in zip(self.nodes, reports, strict=True):
+                told.append(await play(node))
+                self.clock.advance(1.0)
+        return reports
+
+    async def eve(self) -> Exchange:
+        """A peer who says what she likes, met by all."""
+        eve = Exchange(
+            self.network.attach(EVE.id), self.nodes[0].taskset.digest, self.nodes[0].config.share, NoEvents()
+        )
+        await eve.start([Peer(other.key.id, "memory") for other in self.nodes])
+        return eve
+
+
+def met(swarm: Swarm, count: int) -> list[list[Report]]:
+    """Meet and play."""
+
+    async def story() -> list[list[Report]]:
+        await connect(swarm.nodes)
+        return await swarm.rounds(count)
+
+    return asyncio.run(story())
+
+
+def drawn(node: Node, key: Key, wanted: Callable[[Task], bool], skip: int = 0) -> Task:
+    """One of the questions that a key is dealt."""
+    for index in range(4096):
+        task = node.taskset.regenerate(ref_at(node.taskset.charter, node.taskset.digest, key.id, Cursor(0, index)))
+        if wanted(task):
+            if not skip:
+                return task
+            skip -= 1
+    raise AssertionError("no such question")
+
+
+def body(asked: Task, texts: Sequence[str], **changes: Any) -> Body:
+    completions = tuple(Completion((Text(text),), "stop") for text in texts)
+    made = Body(asked.ref, PolicyRef("evil", b"w" * 32, 0), Sampling(max_tokens=6), completions, EVE.id, 1)
+    return replace(made, **changes)
+
+
+def sealed(node: Node, bodies: Sequence[Body], number: int = 1, by: Key = EVE) -> list[Experience]:
+    return seal(by, node.taskset.digest, number, int(node.clock.now_s() * 1000), bodies)
+
+
+def hears(node: Node, swarm: Swarm, experiences: Sequence[Experience]) -> tuple[Report, dict[str, Any]]:
+    """A round of a node that Eve offers these to, and its metrics line."""
+
+    async def story() -> Report:
+        await node.start()
+        eve = await swarm.eve()
+        await eve.offer(experiences[0].body.round, experiences)
+        return await play(node)
+
+    return asyncio.run(story()), swarm.archives[0].last_line
+
+
+def is_train(node: Node) -> Callable[[Task], bool]:
+    return lambda task: node.taskset.bucket(task) == "train"
+
+
+def test_nothing_held_out_is_trained_on_shared_or_admitted() -> None:
+    swarm = Swarm(3, "share.publish=all")
+    reports = met(swarm, 12)
+    for node, archive, told in zip(swarm.nodes, swarm.archives, reports, strict=True):
+        seen = [group.task for report in told for group in (*report.own, *report.mixed.foreign)]
+        seen += [admitted.group.task for record in archive.records for admitted in record.admitted]
+        assert len(seen) > 80
+        assert {node.taskset.bucket(task) for task in seen} == {"train"}
+        assert not {task.question for task in seen} & node.heldout_questions
+        assert node.state.totals["overlap"] == 0
+
+
+@pytest.mark.parametrize("kind", ["steer", "report", "shots"])
+def test_a_held_out_question_from_a_peer_is_refused(kind: str) -> None:
+    swarm = Swarm(1)
+    (node,) = swarm.nodes
+    bad = drawn(node, EVE, lambda task: node.taskset.bucket(task) == kind)
+    good = drawn(node, EVE, is_train(node))
+    report, line = hears(node, swarm, sealed(node, [body(bad, (bad.truth, "x")), body(good, (good.truth, "x"))]))
+    assert line["refused"] == {"held-out": 1}
+    assert [group.task.ref for group in report.mixed.foreign] == [good.ref]
+
+
+def test_an_overlap_would_be_counted() -> None:
+    """The figure that must be zero is measured: a held-out question that gets past admission shows."""
+    swarm = Swarm(1)
+    (node,) = swarm.nodes
+    (held,) = node.taskset.heldout("report", 6)[:1]
+    assert held.question in node.heldout_questions
+    (own,) = met(swarm, 1)[0][0].own[:1]
+    signal = tuple(replace(r, verdict=Verdict(float(i % 2))) for i, r in enumerate(own.rollouts))
+    node.pool.insert(replace(own, task=held, rollouts=signal, author=EVE.id, id=b"x" * 32), 100, 1)
+    asyncio.run(swarm.rounds(1))
+    assert node.state.totals["overlap"] == 1
+    asyncio.run(swarm.rounds(1))
+    assert node.state.totals["overlap"] == 1
+
+
+def test_what_cannot_be_graded_is_not_trained_on_and_not_zero() -> None:
+    swarm = Swarm(1)
+    (node,) = swarm.nodes
+    sets = (Verdict(None, error="hung"), Verdict(1.0), Verdict(None, error="hung"), Verdict(0.0))
+    node.grader = Grading(node.grader, lambda number, verdict: sets[number % 4] if number < 4 else Verdict(None))
+    (report,) = met(swarm, 1)[0]
+    line = swarm.archives[0].last_line
+    assert (line["ungraded"], line["reward"]) == (10, 0.5)
+    assert [group.rewards for group in report.own] == [(1.0, 0.0), (), ()]
+    trained = node.learner.packed  # type: ignore[attr-defined]
+    assert [group.id for group in trained] == [report.own[0].id]
+    assert line["own_without_signal"] == 2
+
+
+def test_without_any_verdict_the_weights_stay_and_the_run_goes_on() -> None:
+    swarm = Swarm(2, "share.publish=all")
+    for node in swarm.nodes:
+        node.grader = Grading(node.grader, lambda number, verdict: Verdict(None, error="hung"))
+    reports = met(swarm, 3)
+    for node, told, archive in zip(swarm.nodes, reports, swarm.archives, strict=True):
+        assert [report.step.moved for report in told] == [False] * 3
+        assert (node.state.round, node.state.step) == (3, 0)
+        assert node.state.lineage == node.learner.base_digest()
+        assert archive.last_line["reward"] is None
+        assert archive.last_line["refused"].keys() == {"ungraded"}
+        assert len(node.pool) == 0
+
+
+@pytest.mark.parametrize(("refills", "skill"), [(0, 0.0), (0, 0.4), (1, 0.0), (3, 0.0), (3, 1.0), (3, 0.2)])
+def test_new_questions_are_drawn_within_bounds(refills: int, skill: float) -> None:
+    swarm = Swarm(1, f"round.refills={refills}", learners=[Recording(skill)])
+    for report in met(swarm, 4)[0]:
+        signal = sum(group.has_signal for group in report.own)
+        assert 3 <= len(report.own) <= 3 * (1 + refills)
+        assert len(report.mixed.local) == min(3, signal)
+        if skill in (0.0, 1.0):
+            assert (len(report.own), signal) == (3 * (1 + refills), 0)
+        elif signal < 3:
+            assert len(report.own) > 3 or not refills
+        refs = [group.task.ref for group in report.own]
+        assert len(set(refs)) == len(refs)
+
+
+@pytest.mark.parametrize("publish", ["signal", "all", "none"])
+def test_what_is_published_follows_the_setting(publish: str) -> None:
+    swarm = Swarm(2, f"share.publish={publish}", learners=[Recording(0.15, 0), Recording(0.15, 1)])
+    reports = met(swarm, 6)
+    for archive, told in zip(swarm.archives, reports, strict=True):
+        own = [group for report in told for group in report.own]
+        assert 0 < sum(group.has_signal for group in own) < len(own)
+        shared = {encode(e.body.task) for record in archive.records for e in record.sealed}
+        want = {"all": own, "signal": [g for g in own if g.has_signal], "none": []}[publish]
+        assert shared == {encode(group.task.ref) for group in want}
+
+
+def test_groups_that_teach_nothing_are_not_drawn_from_the_pool() -> None:
+    swarm = Swarm(2, "share.publish=all", learners=[Recording(0.15, 0), Recording(0.15, 1)])
+    reports = met(swarm, 6)
+    assert any(not a.group.has_signal for archive in swarm.archives for r in archive.records for a in r.admitted)
+    assert all(group.has_signal for told in reports for report in told for group in report.mixed.foreign)
+
+
+def test_text_alone_travels_where_logprobs_are_kept_back_and_is_used() -> None:
+    swarm = Swarm(2, "share.logprobs=false")
+    reports = met(swarm, 4)
+    for archive, told in zip(swarm.archives, reports, strict=True):
+        sent = [c for record in archive.records for e in record.sealed for c in e.body.completions]
+        assert sent
+        assert all(completion.tokens is None for completion in sent)
+        assert all(r.completion.tokens for report in told for group in report.own for r in group.rollouts)
+        used = [group for report in told for group in report.mixed.foreign]
+        assert len(used) >= 8
+        assert all(r.completion.tokens is None for group in used for r in group.rollouts)
+
+
+def test_tokens_of_another_tokenizer_are_put_aside() -> None:
+    swarm = Swarm(2, learners=[Recording(seed=0, tokenizer=b"a" * 32), Recording(seed=1, tokenizer=b"b" * 32)])
+    reports = met(swarm, 4)
+    for archive, told in zip(swarm.archives, reports, strict=True):
+        assert all(c.tokens for record in archive.records for e in record.sealed for c in e.body.completions)
+        used = [group for report in told for group in report.mixed.foreign]
+        assert len(used) >= 8
+        assert all(r.completion.tokens is None for group in used for r in group.rollouts)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_questions_of_a_file_leave_only_where_that_is_wanted(tmp_path: Path, shared: bool) -> None:
+    sets = ("share.publish=all", "tasks.file=x", f"tasks.share_file={str(shared).lower()}")
+    learners = [Recording(seed=number, tokenizer=b"") for number in range(2)]
+    swarm = Swarm(2, *sets, families=(easy_family(tmp_path),), files=tmp_path / build.FILES, learners=learners)
+    met(swarm, 2)
+    for node, archive in zip(swarm.nodes, swarm.archives, strict=True):
+        assert bool(node.exchange.window) is shared
+        assert any(record.sealed for record in archive.records) is shared
+        assert (archive.last_line["foreign_groups"] > 0) is shared
+        assert archive.last_line["own_groups"] > 0
+
+
+def test_my_own_answers_do_not_come_back_under_another_name() -> None:
+    swarm = Swarm(1, "share.publish=all", learners=[Wordy()])
+    (node,) = swarm.nodes
+    digest = node.taskset.digest
+
+    async def story() -> tuple[Report, list[Body]]:
+        await node.start()
+        eve = await swarm.eve()
+        await swarm.rounds(6)
+        mine = [e.body for sealed_round in node.exchange.window.values() for e in sealed_round]
+        both = [b for b in mine if is_common(digest, b.task.epoch, b.task.index, node.taskset.charter.common_share)]
+        stolen = [replace(b, author=EVE.id, round=1) for b in both][:3]
+        await eve.offer(1, sealed(node, stolen))
+        return await play(node), stolen
+
+    report, stolen = asyncio.run(story())
+    assert len(stolen) >= 2
+    assert swarm.archives[0].last_line["refused"] == {"copy": len(stolen)}
+    assert report.mixed.foreign == []
+
+
+def test_every_refusal_is_counted_by_its_reason() -> None:
+    swarm = Swarm(1)
+    (node,) = swarm.nodes
+    tasks = [drawn(node, EVE, is_train(node), skip) for skip in range(6)]
+    foreign_ref = replace(tasks[0].ref, index=4000, seed=1)
+    tokens = Tokens(b"t" * 32, (1, 2, 3))
+    bodies = [
+        body(tasks[0], (tasks[0].truth, "wrong")),
+        body(tasks[1], ("alone",)),
+        body(tasks[2], ("a", "b"), sampling=Sampling(temperature=9.0, max_tokens=6)),
+        body(tasks[3], ("a", "b"), task=foreign_ref),
+        body(tasks[4], ("a", "b"), task=replace(tasks[4].ref, config=b"?" * 32)),
+        body(tasks[5], ("a",), completions=(Completion((Text("a"),), "stop", tokens),) * 2),
+    ]
+    report, line = hears(node, swarm, sealed(node, bodies))
+    assert line["refused"] == {"family": 1, "group-size": 1, "not-drawn": 1, "sampling": 1, "tokens": 1}
+    assert list(line["refused"]) == sorted(line["refused"])
+    assert line["admitted"] == len(report.mixed.foreign) == 1
+    assert node.events.counts["refused"] == 5  # type: ignore[attr-defined]
+
+
+def test_no_more_is_pulled_than_twice_what_is_trained_on() -> None:
+    swarm = Swarm(1, "round.foreign=1")
+    (node,) = swarm.nodes
+    tasks = [drawn(node, EVE, is_train(node), skip) for skip in range(8)]
+    _, line = hears(node, swarm, sealed(node, [body(task, (task.truth, "no")) for task in tasks]))
+    assert (line["admitted"], line["foreign_groups"], line["pool"]) == (2, 1, 1)
+
+
+def test_nobody_announces_in_the_name_of_another() -> None:
+    swarm = Swarm(2)
+    me, author = swarm.nodes
+
+    async def story() -> tuple[Report, Report]:
+        await connect(swarm.nodes)
+        eve = await swarm.eve()
+        await play(me)
+        swarm.network.split({author.key.id})  # I don't hear the author, Eve has his round
+        await play(author)
+        (theirs,) = author.exchange.window.values()
+        await eve.transport.publish(me.taskset.digest, encode(announce(me.taskset.digest, theirs)))
+        first = await play(me)
+        swarm.network.heal()
+        return first, await play(me)
+
+    first, second = asyncio.run(story())
+    assert dict(first.arrived.refused) == {"signature": 1}
+    assert {group.author for group in second.mixed.foreign} == {author.key.id}
+    assert second.mixed.foreign[0].round == 1
+
+
+def test_an_old_announcement_is_no_news() -> None:
+    swarm = Swarm(2)
+    me, author = swarm.nodes
+
+    async def story() -> list[Report]:
+        await connect(swarm.nodes)
+        reports = []
+        for node in (author, me, author, me):
+            reports.append(await play(node))
+        old = author.exchange.window[1]
+        await author.exchange.transport.publish(me.taskset.digest, encode(announce(me.taskset.digest, old)))
+        reports.append(await play(me))
+        return reports
+
+    last = asyncio.run(story())[-1]
+    assert (len(last.arrived.admitted), last.arrived.refused.total()) == (0, 0)
+
+
+def test_a_bad_batch_is_counted_in_the_round() -> None:
+    swarm = Swarm(1)
+    (node,) = swarm.nodes
+    tasks = [drawn(node, EVE, is_train(node), skip) for skip in range(2)]
+    made = sealed(node, [body(task, (task.truth, "no")) for task in tasks])
+
+    async def story() -> Report:
+        await node.start()
+        eve = await swarm.eve()
+
+        async def garbage(caller: bytes, data: bytes) -> bytes:
+            return b"not a frame"
+
+        eve.transport.serve("waggle/pull/1", garbage)
+        await eve.offer(1, made)
+        return await play(node)
+
+    report = asyncio.run(story())
+    assert swarm.archives[0].last_line["refused"] == {"compression": 1}
+    assert (len(report.mixed.foreign), node.state.step) == (0, 1)
+
+
+def test_families_are_counted_by_name() -> None:
+    swarm = Swarm(1, learners=[Recording(1.0)])
+    met(swarm, 1)
+    line = swarm.archives[0].last_line
+    assert line["families"] == {SUMS.label: [12.0, 12]}
+    assert line["generated_tokens"] == sum(
+        len(r.completion.tokens.ids)
+        for g in met(Swarm(1, learners=[Recording(1.0)]), 1)[0][0].own
+        for r in g.rollouts
+        if r.completion.tokens
+    )
+
+
+def test_more_completions_than_the_swarm_accepts_are_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"round\.group_size = 65; the swarm accepts at most 64"):
+        Swarm(1, "round.group_size=65")
+
+
+def test_the_cursor_moves_on_and_no_question_is_drawn_twice() -> None:
+    swarm = Swarm(1)
+    refs = [group.task.ref for report in met(swarm, 10)[0] for group in report.own]
+    assert len(set(refs)) == len(refs) == 30
