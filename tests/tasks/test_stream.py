@@ -43,10 +43,11 @@ def test_common_draws_are_the_same_question_for_everybody(charter: Charter) -> N
         assert (alice == bob) == is_common(swarm, 0, index, charter.common_share)
 
 
-def test_families_are_drawn_evenly() -> None:
-    counts = Counter(family_of(7, index, 4) for index in range(EPOCH))
+def test_families_are_drawn_by_their_weights() -> None:
+    counts = Counter(family_of(7, index, (3, 3, 1, 3)) for index in range(EPOCH))
     assert set(counts) == {0, 1, 2, 3}
-    assert min(counts.values()) > 0.2 * EPOCH
+    assert 0.08 * EPOCH < counts[2] < 0.12 * EPOCH
+    assert all(0.26 * EPOCH < counts[i] < 0.34 * EPOCH for i in (0, 1, 3))
 
 
 def test_after_the_last_draw_comes_the_next_epoch() -> None:

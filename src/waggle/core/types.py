@@ -275,6 +275,8 @@ class Family(Noun, frozen=True):
     max_tokens: Annotated[int, Meta(ge=1, le=65536)]
     name: Name = ""
     """Unique in the charter; the environment's name where empty."""
+    weight: Annotated[int, Meta(ge=1, le=1000)] = 1
+    """Its share of the draws, beside the weights of the other families."""
 
     @property
     def label(self) -> str:

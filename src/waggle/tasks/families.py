@@ -34,15 +34,16 @@ _PLUS_MINUS = {"operators": ["+", "-"], "allow_parentheses": False, "allow_negat
 _SEQUENCE = {"min_terms": 4, "max_terms": 6, "min_value": 0, "max_value": 20, "max_complexity": 1}
 
 _SHORT: tuple[dict[str, Any], ...] = (
-    {"env": "chain_sum", "config": {"min_terms": 2, "max_terms": 3, **_ONE_DIGIT}, "max_tokens": 6},
+    {"env": "chain_sum", "config": {"min_terms": 2, "max_terms": 3, **_ONE_DIGIT}, "max_tokens": 6, "weight": 3},
     {
         "env": "basic_arithmetic",
         "config": {"min_terms": 2, "max_terms": 3, **_ONE_DIGIT, **_PLUS_MINUS},
         "max_tokens": 6,
+        "weight": 3,
     },
-    {"env": "number_sequence", "config": _SEQUENCE, "max_tokens": 6},
+    {"env": "number_sequence", "config": _SEQUENCE, "max_tokens": 6, "weight": 3},
 )
-_WORKED: dict[str, Any] = {
+_WORKED: dict[str, Any] = {  # one draw in ten: its answers are ten times as long
     "env": "chain_sum",
     "config": {"min_terms": 3, "max_terms": 3, **_ONE_DIGIT},
     "name": "chain_sum_worked",
@@ -64,6 +65,7 @@ def family(
     shots: int = 3,
     working: str = "",
     max_tokens: int = 16,
+    weight: int = 1,
 ) -> Family:
     """A family of ReasoningGYM questions. Example: `family("chain_sum", {"max_terms": 2}, max_tokens=6)`.
 
@@ -73,7 +75,7 @@ def family(
     if working and working not in WORKINGS:
         raise TaskError(f"there is no working style {working!r}; known: {', '.join(sorted(WORKINGS))}")
     text = gym.canonical_config(env, config or {})
-    return Family(env, "reasoning-gym", text, gym.version(), gym.GRADER, shots, working, max_tokens, name)
+    return Family(env, "reasoning-gym", text, gym.version(), gym.GRADER, shots, working, max_tokens, name, weight)
 
 
 def set_names() -> tuple[str, ...]:

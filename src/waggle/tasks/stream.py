@@ -7,6 +7,7 @@ does not replay, and who works on some families only skips the draws of others.
 What this cannot prevent is an author who starts at any epoch he likes: admission sees to it that they advance.
 """
 
+import itertools
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -44,9 +45,10 @@ def is_common(charter: bytes, epoch: int, index: int, share: float) -> bool:
     return bool(_uniforms_D(seed_for("common", charter, epoch))[index] < share)
 
 
-def family_of(seed: int, index: int, num_families: int) -> int:
-    """The position in the charter of the family of a stream's draw."""
-    return int(_uniforms_D(seed_for("family", seed))[index] * num_families)
+def family_of(seed: int, index: int, weights: tuple[int, ...]) -> int:
+    """The position in the charter of the family of a stream's draw; families are drawn by their weights."""
+    draw = float(_uniforms_D(seed_for("family", seed))[index]) * sum(weights)
+    return next((i for i, below in enumerate(itertools.accumulate(weights)) if draw < below), len(weights) - 1)
 
 
 @lru_cache(maxsize=64)
@@ -54,11 +56,16 @@ def _config_digests(families: tuple[Family, ...]) -> tuple[bytes, ...]:
     return tuple(digest(family) for family in families)
 
 
+@lru_cache(maxsize=64)
+def _weights(families: tuple[Family, ...]) -> tuple[int, ...]:
+    return tuple(family.weight for family in families)
+
+
 def ref_at(charter: Charter, charter_digest: bytes, author: bytes, cursor: Cursor) -> TaskRef:
     """The reference that the author's stream dictates at this draw."""
     common = is_common(charter_digest, cursor.epoch, cursor.index, charter.common_share)
     seed = stream_seed(charter_digest, None if common else author, cursor.epoch)
-    position = family_of(seed, cursor.index, len(charter.families))
+    position = family_of(seed, cursor.index, _weights(charter.families))
     env, config = charter.families[position].env, _config_digests(charter.families)[position]
     return TaskRef(env, config, seed, cursor.epoch, cursor.index)
 
