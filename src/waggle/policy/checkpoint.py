@@ -14,6 +14,7 @@ import torch
 from waggle.core.errors import ModelError
 from waggle.core.files import disk_errors
 from waggle.policy.policy import Policy
+from waggle.policy.quiet import quiet
 
 
 def save_model(policy: Policy, folder: Path) -> None:
@@ -23,11 +24,12 @@ def save_model(policy: Policy, folder: Path) -> None:
         RunError: where the disk refuses.
     """
     fresh = folder / f".{os.getpid()}.tmp"
-    with disk_errors(folder):
+    with disk_errors(folder), quiet():
         fresh.mkdir(parents=True, exist_ok=True)
         try:
             if policy.adapter is not None:
-                policy.adapter.save_pretrained(fresh)
+                policy.adapter.save_pretrained(fresh, save_embedding_layers=False)  # "auto" asks the hub
+                (fresh / "README.md").unlink(missing_ok=True)  # peft writes a form to fill in
             else:
                 policy.model.save_pretrained(fresh)
             policy.tokenizer.save_pretrained(fresh)

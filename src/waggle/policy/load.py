@@ -7,7 +7,6 @@ from a model's folder is run.
 
 import contextlib
 import json
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +16,7 @@ import torch
 from waggle.core.errors import ModelError
 from waggle.policy import adapter, bundled, machine, tiny
 from waggle.policy.policy import Policy
+from waggle.policy.quiet import quiet
 
 _LAYERS = {"full_attention", "sliding_attention"}
 
@@ -46,7 +46,7 @@ def load(
     """
     chosen, number, choice = choose(device, precision)
     source = resolve(name, cache, seed)
-    with _quiet():
+    with quiet():
         if _is_adapter(source):
             model, wrapper, tokenizer, base = _load_adapter(Path(source), lora_rank, cache)
         else:
@@ -69,14 +69,14 @@ def resolve(name: str, cache: Path | None = None, seed: int = 0) -> str:
     kept = cache or bundled.cache_folder()
     path = Path(name).expanduser()
     if name == bundled.NAME:
-        with _quiet():
+        with quiet():
             return str(bundled.bundled(kept))
     if name.partition(":")[0] in tiny.NAMES:
         return _tiny_source(name, seed)
     if path.suffix == ".gguf":
-        with _quiet():
+        with quiet():
             return str(bundled.gguf(path, kept))
-    if path.is_dir():
+    if name and path.is_dir():
         return str(path.resolve())
     if path.exists() or path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or not name:
         raise ModelError(f"there is no model folder {name!r}; name a folder, a .gguf file, a hub id or {bundled.NAME}")
@@ -84,8 +84,8 @@ def resolve(name: str, cache: Path | None = None, seed: int = 0) -> str:
 
 
 def _tiny_source(name: str, seed: int) -> str:
-    kind, _, number = name.partition(":")
-    if number and not number.isdecimal():
+    kind, colon, number = name.partition(":")
+    if colon and not (number.isascii() and number.isdecimal()):
         raise ModelError(f"{name!r} is not a tiny model: after the colon comes a seed, e.g. {kind}:7")
     return f"{kind}:{number or seed}"
 
@@ -150,7 +150,7 @@ def describe(name: str, cache: Path | None = None) -> tuple[Any, int]:
     kind = source.partition(":")[0]
     if kind in tiny.NAMES:
         return tiny.configuration(kind), rank
-    with _explained(source), _quiet():
+    with _explained(source), quiet():
         return AutoConfig.from_pretrained(source).get_text_config(), rank
 
 
@@ -186,36 +186,19 @@ def _load_adapter(folder: Path, lora_rank: int, cache: Path | None) -> tuple[Any
 @contextlib.contextmanager
 def _explained(source: str) -> Iterator[None]:
     """Turn whatever transformers raises on a model it cannot load into one sentence."""
+    from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
     from safetensors import SafetensorError
 
-    kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, SafetensorError)
+    ordinary = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError)
     try:
         yield
-    except kinds as error:
+    except (*ordinary, SafetensorError, HfHubHTTPError, StrictDataclassError) as error:
         reason = (str(error).strip() or type(error).__name__).partition("\n")[0].rstrip(".")
         if Path(source).is_dir():
             advice = "check that its config.json, tokenizer.json and safetensors files are there and whole"
         else:
             advice = "check the id and the connection, or name a local folder"
         raise ModelError(f"cannot load the model {source}: {reason}; {advice}") from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep progress bars and warnings of the libraries off the screen; what matters is raised."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _check(model: Any, name: str) -> None:

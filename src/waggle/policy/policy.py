@@ -43,14 +43,14 @@ class Policy:
     `kv_bytes` bounds the sampler's cache.
     """
 
-    model: Any
-    tokenizer: Any
+    model: Any = field(repr=False)
+    tokenizer: Any = field(repr=False)
     name: str
     device: torch.device
     precision: Literal["float32", "bfloat16"]
     choice: str = ""
     base: str = ""
-    adapter: Any = None
+    adapter: Any = field(default=None, repr=False)
     kv_bytes: int = 256 << 20
     stop_ids: tuple[int, ...] = field(init=False)
     tokenizer_digest: bytes = field(init=False)
