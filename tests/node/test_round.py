@@ -41,6 +41,7 @@ from waggle.node.round import Report, play
 from waggle.node.scripted import ScriptedLearner
 from waggle.node.state import Record
 from waggle.node.swarm import connect
+from waggle.swarm.seen import MIN_DISTINCT
 from waggle.tasks.families import family
 from waggle.tasks.stream import Cursor, is_common, ref_at
 
@@ -294,6 +295,29 @@ def test_text_alone_travels_where_logprobs_are_kept_back_and_is_used() -> None:
         assert all(r.completion.tokens is None for group in used for r in group.rollouts)
 
 
+class Slipping(Recording):
+    """Every other answer of it hides a token that spells nothing."""
+
+    def generate(self, tasks: Sequence[Task], num: int, sampling: Sampling) -> list[list[Completion]]:
+        rows = super().generate(tasks, num, sampling)
+        return [[self._slipped(c) if g % 2 else c for g, c in enumerate(row)] for row in rows]
+
+    def _slipped(self, completion: Completion) -> Completion:
+        tokens = completion.tokens
+        assert tokens is not None
+        return replace(completion, tokens=Tokens(tokens.tokenizer, (300, *tokens.ids)))
+
+
+def test_an_answer_with_a_hidden_token_is_sent_as_text() -> None:
+    swarm = Swarm(2, "share.publish=all", learners=[Slipping(seed=0), Slipping(seed=1)])
+    reports = met(swarm, 3)
+    for archive, told in zip(swarm.archives, reports, strict=True):
+        bodies = [e.body for record in archive.records for e in record.sealed]
+        assert {tuple(c.tokens is not None for c in body.completions) for body in bodies} == {(True, False) * 2}
+        assert not any(report.arrived.refused for report in told)
+        assert any(report.mixed.foreign for report in told)
+
+
 def test_tokens_of_another_tokenizer_are_put_aside() -> None:
     swarm = Swarm(2, learners=[Recording(seed=0, tokenizer=b"a" * 32), Recording(seed=1, tokenizer=b"b" * 32)])
     reports = met(swarm, 4)
@@ -329,7 +353,8 @@ def test_my_own_answers_do_not_come_back_under_another_name() -> None:
         await swarm.rounds(6)
         mine = [e.body for sealed_round in node.exchange.window.values() for e in sealed_round]
         both = [b for b in mine if is_common(digest, b.task.epoch, b.task.index, node.taskset.charter.common_share)]
-        stolen = [replace(b, author=EVE.id, round=1) for b in both][:3]
+        told = [b for b in both if len({c.text for c in b.completions}) >= MIN_DISTINCT]
+        stolen = [replace(b, author=EVE.id, round=1) for b in told][:3]
         await eve.offer(1, sealed(node, stolen))
         return await play(node), stolen
 

@@ -113,7 +113,7 @@ def seal_round(node: Node, number: int, own: Sequence[Group]) -> tuple[list[Expe
     keep = KEEPS[node.config.share.publish]
     shared = [group for group in own if keep(group) is None and _may_leave(node, group)]
     created_ms = max(int(node.clock.now_s() * 1000), node.state.created_ms + 1)
-    bodies = [_body(group, node.config.share.logprobs) for group in shared]
+    bodies = [_body(node, group) for group in shared]
     return (seal(node.key, node.taskset.digest, number, created_ms, bodies) if bodies else []), created_ms
 
 
@@ -121,13 +121,15 @@ def _may_leave(node: Node, group: Group) -> bool:
     return node.config.tasks.share_file or not group.task.weak
 
 
-def _body(group: Group, with_tokens: bool) -> Body:
-    completions = tuple(r.completion if with_tokens else _text_only(r.completion) for r in group.rollouts)
+def _body(node: Node, group: Group) -> Body:
+    completions = tuple(_as_sent(node, rollout.completion) for rollout in group.rollouts)
     return Body(group.task.ref, group.policy, group.sampling, completions, group.author, group.round)
 
 
-def _text_only(completion: Completion) -> Completion:
-    return Completion(completion.parts, completion.finish)
+def _as_sent(node: Node, completion: Completion) -> Completion:
+    """Tokens that peers would refuse, since a special one hides among them, stay here; the text is good."""
+    whole = node.config.share.logprobs and node.learner.spells(completion)
+    return completion if whole else Completion(completion.parts, completion.finish)
 
 
 def own_marks(node: Node, sealed: Sequence[Experience], own: Sequence[Group]) -> list[Mark]:
