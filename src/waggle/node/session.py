@@ -7,7 +7,7 @@ questions that steered nothing.
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -67,19 +67,21 @@ def start(console: Console, path: Path, config: Config, keys: Sequence[Key], cha
         WaggleError: whatever is wrong with model, tasks, memory or disk, in one sentence.
     """
     num = len(keys)
-    session = _prepare(console, path, config, charter, num)
-    config = session.config
-    if num > 1:
-        build.describe_swarm(path, num)
-    paths = [path / f"node-{number}" for number in range(1, num + 1)] if num > 1 else [path]
-    parts = _parts(session, path)
-    for node_path, key, policy in zip(paths, keys, _policies(session, num), strict=True):
-        folder = RunFolder.create(node_path, config, charter)
-        key.save(folder.key_file)
-        node, archive = build.make_node(parts, folder, key, policy)
-        node.begin(archive)
-        session.nodes.append(node)
-        session.folders.append(folder)
+    with ExitStack() as undo:
+        session = undo.enter_context(closing(_prepare(console, path, config, charter, num)))
+        config = session.config
+        if num > 1:
+            build.describe_swarm(path, num)
+        paths = [path / f"node-{number}" for number in range(1, num + 1)] if num > 1 else [path]
+        parts = _parts(session, path)
+        for node_path, key, policy in zip(paths, keys, _policies(session, num), strict=True):
+            folder = RunFolder.create(node_path, config, charter)
+            session.folders.append(folder)
+            key.save(folder.key_file)
+            node, archive = build.make_node(parts, folder, key, policy)
+            node.begin(archive)
+            session.nodes.append(node)
+        undo.pop_all()
     return session
 
 
@@ -89,16 +91,18 @@ def resume(console: Console, path: Path, overrides: Callable[[Config], Config]) 
     Raises:
         WaggleError: nothing to resume, in use, of another version, or damaged.
     """
-    folders = [RunFolder.open(folder) for folder in node_folders(path)]
-    config, charter = overrides(folders[0].config()), folders[0].charter()
-    session = _prepare(console, path, config, charter, len(folders), keep=True)
-    parts = _parts(session, path)
-    for folder, policy in zip(folders, _policies(session, len(folders)), strict=True):
-        node, archive = build.make_node(parts, folder, Key.load(folder.key_file), policy)
-        replayed = node.resume(archive)
-        console.print(f"{folder.path.name} goes on after round {node.state.round} ({replayed} rounds replayed)")
-        session.nodes.append(node)
-        session.folders.append(folder)
+    with ExitStack() as undo:
+        folders = [undo.enter_context(closing(RunFolder.open(folder))) for folder in node_folders(path)]
+        config, charter = overrides(folders[0].config()), folders[0].charter()
+        session = undo.enter_context(closing(_prepare(console, path, config, charter, len(folders), keep=True)))
+        parts = _parts(session, path)
+        for folder, policy in zip(folders, _policies(session, len(folders)), strict=True):
+            node, archive = build.make_node(parts, folder, Key.load(folder.key_file), policy)
+            replayed = node.resume(archive)
+            console.print(f"{folder.path.name} goes on after round {node.state.round} ({replayed} rounds replayed)")
+            session.nodes.append(node)
+            session.folders.append(folder)
+        undo.pop_all()
     return session
 
 
