@@ -34,16 +34,16 @@ _PLUS_MINUS = {"operators": ["+", "-"], "allow_parentheses": False, "allow_negat
 _SEQUENCE = {"min_terms": 4, "max_terms": 6, "min_value": 0, "max_value": 20, "max_complexity": 1}
 
 _SHORT: tuple[dict[str, Any], ...] = (
-    {"env": "chain_sum", "config": {"min_terms": 2, "max_terms": 3, **_ONE_DIGIT}, "max_tokens": 6, "weight": 3},
+    {"env": "chain_sum", "config": {"min_terms": 2, "max_terms": 3, **_ONE_DIGIT}, "max_tokens": 6, "weight": 6},
     {
         "env": "basic_arithmetic",
         "config": {"min_terms": 2, "max_terms": 3, **_ONE_DIGIT, **_PLUS_MINUS},
         "max_tokens": 6,
-        "weight": 3,
+        "weight": 6,
     },
-    {"env": "number_sequence", "config": _SEQUENCE, "max_tokens": 6, "weight": 3},
+    {"env": "number_sequence", "config": _SEQUENCE, "max_tokens": 6, "weight": 6},
 )
-_WORKED: dict[str, Any] = {  # one draw in ten: its answers are ten times as long
+_WORKED: dict[str, Any] = {  # one draw in nineteen: its answers are ten times as long
     "env": "chain_sum",
     "config": {"min_terms": 3, "max_terms": 3, **_ONE_DIGIT},
     "name": "chain_sum_worked",
