@@ -96,7 +96,7 @@ def _resume(path: Path, sets: list[str] | None, others: dict[str, object]) -> No
     for option, given in others.items():
         if given:
             raise ConfigError(f"--resume keeps what the run was started with; leave out {option}")
-    kept = session.resume(Console(markup=False), path, lambda config: override_run(config, sets or []))
+    kept = session.resume(Console(markup=False, soft_wrap=True), path, lambda config: override_run(config, sets or []))
     asyncio.run(session.run(kept))
 
 
@@ -122,7 +122,7 @@ def swarm(
 
     if resume:
         return _resume(resume, sets, {"--config": config_file, "--run": run})
-    console = Console(markup=False)
+    console = Console(markup=False, soft_wrap=True)
     config = with_default_end(load(config_file, sets or []))
     with new_folder(run, "swarm") as path:
         keys = [build.local_key(config.run.seed, number) for number in range(nodes)]
@@ -152,7 +152,7 @@ def join(
 
     if resume:
         return _resume(resume, sets, {"the ticket": ticket, "--config": config_file, "--run": run, "--key": key})
-    console = Console(markup=False)
+    console = Console(markup=False, soft_wrap=True)
     config = load(config_file, sets or [])
     invited = None if ticket is None else _invited(ticket)
     own = Key.load_or_create(key_file(key))
@@ -200,4 +200,4 @@ def evaluate(
 
     from waggle.node import asking
 
-    asking.evaluate_command(Console(markup=False), model, load(config_file, sets or []), json_file)
+    asking.evaluate_command(Console(markup=False, soft_wrap=True), model, load(config_file, sets or []), json_file)

@@ -66,12 +66,12 @@ def _of_run(console: Console, path: Path) -> dict[str, Score]:
     if not file.exists():
         write_atomic(file, encode(ask_model(config.model.name, charter, config, path / build.FILES)))
     before = read_noun(Score, file)
-    rows: list[tuple[str, Score, str]] = []
+    rows: list[tuple[str, Score]] = []
     for folder in trained:
         score = ask_model(str(folder.model), charter, config, path / build.FILES)
-        rows.append((folder.path.name, score, str(folder.model)))
+        rows.append((folder.path.name, score))
     console.print(score_table(before, rows, build.labels(charter)))
-    return {"before": before, **{name: score for name, score, _ in rows}}
+    return {"before": before, **dict(rows)}
 
 
 def ask_model(model: str, charter: Charter, config: Config, files: Path) -> Score:

@@ -187,14 +187,16 @@ def _summary(session: Session, before: Score, interrupted: bool) -> None:
         return
     console.print(f"asking {session.config.eval.report} held-out questions of every model ...")
     rows = [
-        (folder.path.name, _exported_score(session, node, folder), str(folder.model))
+        (folder.path.name, _exported_score(session, node, folder))
         for node, folder in zip(nodes, session.folders, strict=True)
     ]
-    for name, score, _ in rows:
+    for name, score in rows:
         write_atomic(session.path / f"after-{name}.bin", encode(score))
     console.print(score_table(before, rows, build.labels(session.charter)))
     overlap = sum(int(node.totals["overlap"]) for node in nodes)
     console.print(f"held-out questions that were trained on: {overlap}")
+    for folder in session.folders:
+        console.print(f"{folder.path.name}: {folder.model}", highlight=False)
     console.print(f"talk to one: waggle chat {session.folders[0].model}", highlight=False)
 
 

@@ -118,16 +118,16 @@ class View:
         return Group(table, Text(self._footer))
 
 
-def score_table(before: Score, after: Sequence[tuple[str, Score, str]], short: Sequence[str]) -> Table:
+def score_table(before: Score, after: Sequence[tuple[str, Score]], short: Sequence[str]) -> Table:
     """Before and after on the report questions, with 95 % intervals, one line a node and family."""
-    table = Table(title="own answers to held-out questions (pass@1, 95 % interval)")
-    for title in ("node", "family", "questions", "before", "after", "model"):
-        table.add_column(title, justify="right" if title in ("questions", "before", "after") else "left")
-    for name, score, model in after:
-        first, last = before.over(short), score.over(short)
-        table.add_row(name, "short answers", str(first.asked), shown(first), shown(last), model, style="bold")
+    table = Table(title=f"own answers to {before.over().asked} held-out questions: share right, 95 % interval")
+    for title in ("node", "family", "before", "after"):
+        table.add_column(title, justify="right" if title in ("before", "after") else "left", no_wrap=True)
+    for name, score in after:
+        table.add_row(name, "short answers", shown(before.over(short)), shown(score.over(short)), style="bold")
         for old, new in zip(before.families, score.families, strict=True):
-            table.add_row("", new.family, str(new.asked), shown(old), shown(new), "")
+            table.add_row("", new.family, shown(old), shown(new))
+        table.add_section()
     return table
 
 

@@ -126,10 +126,15 @@ def _load_base(source: str) -> tuple[Any, Any]:
 
     with _explained(source):
         model, report = AutoModelForCausalLM.from_pretrained(
-            source, dtype=torch.float32, attn_implementation="sdpa", use_safetensors=True, output_loading_info=True
+            source,
+            dtype=torch.float32,
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported, and refused below
         )
         tokenizer = AutoTokenizer.from_pretrained(source)
-    lacking = sorted(report["missing_keys"]) + [str(key) for key in report["mismatched_keys"]]
+    lacking = sorted([*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])])
     if lacking:
         raise ModelError(f"the model {source} is incomplete: {lacking[0]} is missing or misshapen; fetch it again")
     return model, tokenizer

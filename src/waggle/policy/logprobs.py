@@ -141,13 +141,12 @@ def _logits(hidden_UD: Tensor, head: nn.Linear) -> Tensor:
 
 
 def _accumulate(head: nn.Linear, grad_UV: Tensor, hidden_UD: Tensor) -> None:
-    if head.weight.requires_grad:
-        if head.weight.grad is None:
-            head.weight.grad = torch.zeros_like(head.weight)
-        head.weight.grad.addmm_(grad_UV.T, hidden_UD.to(head.weight.dtype))
-    if head.bias is not None and head.bias.requires_grad:
-        grad_V = grad_UV.sum(0)
-        head.bias.grad = grad_V if head.bias.grad is None else head.bias.grad + grad_V
+    weight, bias = head.weight, head.bias
+    if weight.requires_grad:
+        hidden_UD = hidden_UD.to(weight.dtype)
+        weight.grad = grad_UV.T @ hidden_UD if weight.grad is None else weight.grad.addmm_(grad_UV.T, hidden_UD)
+    if bias is not None and bias.requires_grad:
+        bias.grad = grad_UV.sum(0) if bias.grad is None else bias.grad + grad_UV.sum(0)
 
 
 def verify_packing(policy: HasModel, packing: Packing = "tree") -> None:

@@ -20,10 +20,11 @@ from waggle.policy.logprobs import inner_and_head
 from waggle.policy.machine import trim
 from waggle.policy.policy import Policy
 
-BUDGET_BYTES, BUDGET_BYTES_LORA = 128 << 20, 384 << 20
+BUDGET_BYTES, BUDGET_BYTES_LORA = 128 << 20, 192 << 20
 """Activations kept beside weights, gradients and optimiser state, when all weights or an adapter is trained."""
 _PROBE_TOKENS = 64
-_TRIM_LAYERS, _TRIM_BYTES = 6, 64 << 20
+_TRIM_BYTES = 96 << 20
+"""Activations after which freed memory is given back."""
 
 
 class Activations:
@@ -44,6 +45,12 @@ class Activations:
         share = (self._budget_bytes + lent_bytes) / self._size(num_tokens)
         return min(len(self.layers), int(share * len(self.layers)))
 
+    def _trimmed(self, num_tokens: int) -> Sequence[Any]:
+        """Every so many layers, the last among them; none where all together are small."""
+        if not self._on_heap or self._size(num_tokens) <= _TRIM_BYTES:
+            return []
+        return self.layers[:: -max(1, int(_TRIM_BYTES / (self.bytes_per_token * num_tokens)))]
+
     def _size(self, num_tokens: int) -> float:
         """What all layers together would keep of a row, in bytes."""
         return self.bytes_per_token * num_tokens * len(self.layers)
@@ -52,8 +59,7 @@ class Activations:
     def recomputing(self, num_tokens: int) -> Iterator[None]:
         """Inside, a forward pass keeps only what fits; its backward pass may be outside."""
         early = self.layers[: len(self.layers) - self.kept(num_tokens)]
-        trimmed = self.layers[::-_TRIM_LAYERS] if self._on_heap and self._size(num_tokens) > _TRIM_BYTES else []
-        hooks = [layer.register_forward_hook(_trimming) for layer in trimmed]
+        hooks = [layer.register_forward_hook(_trimming) for layer in self._trimmed(num_tokens)]
         for layer in early:
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
         try:
