@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.node.parts import charter_of, config
 from waggle.core.codec import encode
@@ -97,6 +98,39 @@ def test_a_checkpoint_carries_the_weights_and_starts_the_journal_anew(tmp_path: 
     for r in records:
         other.step(r.batch)
     assert other.skills == one.skills != {}
+    again.close()
+
+
+def test_a_second_checkpoint_of_a_round_keeps_what_was_learned_about_it(tmp_path: Path) -> None:
+    archive, one = opened(tmp_path), learner()
+    archive.begin(snapshot())
+    played(archive, one, 1, 2)
+    archive.checkpoint(snapshot(2), one)
+    better = replace(snapshot(2), state=replace(snapshot(2).state, best_round=2, best_rate=0.5))
+    archive.checkpoint(better, one)
+    archive.close()
+    again, other = opened(tmp_path), learner()
+    assert again.restore(other)[0] == better
+    assert other.skills == one.skills
+    again.close()
+
+
+def test_a_round_is_final_even_where_its_line_found_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object, **options: object) -> object:
+        raise OSError(28, "No space left on device")
+
+    archive = opened(tmp_path)
+    archive.begin(snapshot())
+    played(archive, learner(), 1, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr("waggle.node.archive.open", full, raising=False)
+        with pytest.raises(RunError, match=r"cannot write .*metrics\.jsonl: No space left on device"):
+            archive.commit(record(2))
+    archive.close()
+    assert rounds_told(tmp_path) == [1]
+    again = opened(tmp_path)
+    assert [r.state.round for r in again.restore(learner())[1]] == [1, 2]
+    assert rounds_told(tmp_path) == [1, 2]
     again.close()
 
 

@@ -132,7 +132,9 @@ class DiskArchive:
 
     def checkpoint(self, snapshot: Snapshot, learner: Learner) -> None:
         number = snapshot.state.round
-        if not self._checkpoint(number).exists():
+        if self._checkpoint(number).exists():  # the weights are the same, what is known of them may be more
+            write_atomic(self._checkpoint(number) / "state.bin", encode(snapshot))
+        else:
             with folder_atomic(self._checkpoint(number)) as folder:
                 learner.save(folder)
                 write_atomic(folder / "state.bin", encode(snapshot))
