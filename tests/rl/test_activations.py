@@ -8,7 +8,7 @@ from waggle.policy.logprobs import row_logprobs
 from waggle.policy.policy import Policy
 from waggle.policy.tree import Prompted, Row, pack
 from waggle.rl import activations as module
-from waggle.rl.activations import BUDGET_BYTES, BUDGET_BYTES_LORA, Activations
+from waggle.rl.activations import BUDGET_BYTES, Activations
 
 
 @pytest.fixture
@@ -75,6 +75,15 @@ def test_more_tokens_leave_fewer_layers_and_gradients_take_their_memory_back(pol
     assert activations.kept(150) < before
 
 
-def test_the_default_bound_is_wider_for_an_adapter(policy: Policy) -> None:
-    assert Activations(policy)._budget_bytes == BUDGET_BYTES
-    assert Activations(load("tiny", lora_rank=2))._budget_bytes == BUDGET_BYTES_LORA
+def test_freed_memory_is_given_back_after_so_many_bytes(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    activations = Activations(policy)
+    layers = activations.layers
+    size = int(activations.bytes_per_token * 100) + 1
+    for trim_bytes, expected in ((4 * size, []), (2 * size, [2, 0]), (size, [2, 1, 0]), (1, [2, 1, 0])):
+        monkeypatch.setattr(module, "_TRIM_BYTES", trim_bytes)
+        assert list(activations._trimmed(100)) == [layers[i] for i in expected]
+
+
+def test_the_default_bound(policy: Policy) -> None:
+    assert Activations(policy).kept(BUDGET_BYTES) == 0
+    assert Activations(policy).kept(1000) == 3

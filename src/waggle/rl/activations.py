@@ -20,8 +20,8 @@ from waggle.policy.logprobs import inner_and_head
 from waggle.policy.machine import trim
 from waggle.policy.policy import Policy
 
-BUDGET_BYTES, BUDGET_BYTES_LORA = 128 << 20, 192 << 20
-"""Activations kept beside weights, gradients and optimiser state, when all weights or an adapter is trained."""
+BUDGET_BYTES = 128 << 20
+"""Activations kept beside weights, gradients and optimiser state, in bytes."""
 _PROBE_TOKENS = 64
 _TRIM_BYTES = 96 << 20
 """Activations after which freed memory is given back."""
@@ -35,7 +35,7 @@ class Activations:
         self.layers = _layers(inner)
         self.bytes_per_token = _saved_bytes(policy, inner) / _PROBE_TOKENS / len(self.layers)
         """Of one layer."""
-        self._budget_bytes = budget_bytes or (BUDGET_BYTES_LORA if policy.lora else BUDGET_BYTES)
+        self._budget_bytes = budget_bytes or BUDGET_BYTES
         self._on_heap = policy.device.type == "cpu"
         self._grads = [p for layer in self.layers for p in layer.parameters() if p.requires_grad]
 
