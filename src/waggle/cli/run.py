@@ -78,7 +78,7 @@ def with_default_end(config: Config) -> Config:
     """A swarm ends by itself: where neither rounds nor minutes are set, after the vetted time."""
     if config.run.rounds or config.run.minutes:
         return config
-    return override_run(config, ["run.minutes=15"])
+    return override_run(config, ["run.minutes=18"])
 
 
 def _resume(path: Path, sets: list[str] | None, others: dict[str, object]) -> None:
@@ -102,7 +102,7 @@ def _resume(path: Path, sets: list[str] | None, others: dict[str, object]) -> No
 
 @app.command()
 def swarm(
-    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, max=256, help="How many nodes.")] = 4,
+    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, max=256, help="How many nodes.")] = 3,
     config_file: ConfigFile = None,
     sets: Sets = None,
     run: Folder = None,

@@ -117,7 +117,7 @@ class ShareConfig(Section):
 class EvalConfig(Section):
     """Own answers to held-out questions."""
 
-    every: Annotated[int, Field(ge=0)] = 10
+    every: Annotated[int, Field(ge=0)] = 20
     """Rounds between evaluations on the steering questions, which choose the best weights; 0 turns them off."""
     steer: Annotated[int, Field(ge=1)] = 60
     """Questions per steering evaluation."""
