@@ -173,6 +173,22 @@ def test_a_peer_that_never_answers_is_asked_less_and_less_and_greeted_when_it_is
     asyncio.run(story())
 
 
+def test_who_failed_a_pull_is_greeted_again_for_what_was_missed() -> None:
+    async def story() -> None:
+        world = World(replies(pack_batch([encode(announce(CHARTER, sealed(3)))], 1 << 20)))
+        world.eve.serve(PULL, raises)
+        await world.meet()
+        assert len(await world.me.hear()) == 1
+        assert await world.me.pull(EVE.id, [b"i" * 32]) == []
+        await world.eve.publish(CHARTER, b"told while at rest")
+        assert await world.me.hear() == []
+        assert world.num_asked == 1
+        assert [news.sender for news in await world.me.hear()] == [EVE.id]
+        assert world.num_asked == 2
+
+    asyncio.run(story())
+
+
 def test_silent_peers_are_waited_for_together() -> None:
     async def story() -> None:
         world = World(never)
