@@ -97,6 +97,12 @@ def test_a_group_too_large_is_split_and_its_prompt_repeated(budget: int, sizes: 
     assert [len(row.ids_T) for row in rows] == sizes
 
 
+def test_a_group_too_large_begins_in_the_row_before_it() -> None:
+    large = Prompted(list(range(100, 110)), [[i, 1, 1] for i in range(3)])
+    assert [len(row.ids_T) for row in pack([Prompted([1], [[5, 1]]), large], 15)] == [14, 14]
+    assert [len(row.ids_T) for row in pack([Prompted([1], [[5, 1]]), large], 16)] == [2, 16]
+
+
 def test_completions_without_tokens_are_passed_over() -> None:
     assert pack([], 10) == []
     assert pack([Prompted([1], [[], []]), Prompted([2], [])], 10) == []

@@ -1,11 +1,13 @@
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from waggle.core.config import Config, LearnConfig
 from waggle.rl.losses import LOSSES, MAX_LOG_RATIO, LossInputs, clipped
 
 TABLE = json.loads((Path(__file__).parents[1] / "golden/losses.json").read_text())
@@ -69,3 +71,18 @@ def test_what_counts_as_clipped() -> None:
     cut = {case["case"] for case in TABLE if case["case"].endswith(": cut off")}
     assert {case["case"] for case, low, high in zip(TABLE, low_N, high_N, strict=True) if low or high} == cut
     assert {case["case"] for case, low in zip(TABLE, low_N, strict=True) if low} == {c for c in cut if "below" in c}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("setting", "value"), [("clip_low", 0.5), ("clip_high", 0.9)])
+def test_a_bound_without_effect_on_a_loss_is_refused_by_the_configuration(
+    name: Any, setting: str, value: float
+) -> None:
+    x = inputs(TABLE)
+    matters = not torch.equal(LOSSES[name](x), LOSSES[name](replace(x, **{setting: value})))
+    learn = LearnConfig(loss=name, **{setting: value})  # type: ignore[arg-type]
+    if matters:
+        assert Config(learn=learn).learn == learn
+    else:
+        with pytest.raises(ValueError, match="no effect"):
+            Config(learn=learn)

@@ -238,3 +238,11 @@ def test_the_step_is_computed_in_the_precision_of_the_policy(policy: Policy, mon
     assert seen
     assert 1e-4 < coarse.diff_max_own < 0.3
     assert exact.diff_max_own < 1e-4
+
+
+def test_gradients_of_an_interrupted_step_are_forgotten(policy: Policy) -> None:
+    batch = build(sampled(policy), policy, ME)
+    mine, other = trainer(policy), load("tiny")
+    mine.accumulate(batch)
+    assert mine.step(batch) == trainer(other).step(batch)
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(policy.parameters(), other.parameters(), strict=True))

@@ -165,8 +165,13 @@ class Config(Section):
             raise ValueError("tasks.grader has no effect without tasks.file; set both or neither")
         if self.round.foreign == 0 and self.share.sampler != "uniform":
             raise ValueError("share.sampler has no effect with round.foreign = 0; remove one of them")
-        if self.learn.loss == "reinforce" and (self.learn.clip_low, self.learn.clip_high) != (0.2, 0.28):
-            raise ValueError("learn.clip_low and clip_high have no effect with learn.loss = 'reinforce'; remove them")
+        learn = self.learn
+        if learn.loss in ("reinforce", "soft_gate") and (learn.clip_low, learn.clip_high) != (0.2, 0.28):
+            raise ValueError(
+                f"learn.clip_low and clip_high have no effect with learn.loss = {learn.loss!r}; remove them"
+            )
+        if learn.loss == "cispo" and learn.clip_low != 0.2:
+            raise ValueError("learn.clip_low has no effect with learn.loss = 'cispo'; remove it")
         return self
 
 

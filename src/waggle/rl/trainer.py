@@ -129,6 +129,7 @@ class Trainer:
         """
         if not batch.num_tokens:
             return StepReport()
+        self.optimiser.forget()  # of a step that was interrupted
         rows, seen = self.accumulate(batch)
         num_tokens = sum(s.values.shape[1] for s in seen)
         rate = self.optimiser.learning_rate
