@@ -100,11 +100,29 @@ def test_a_tensor_that_never_had_a_gradient_has_no_state(tmp_path: Path) -> None
 
 def test_state_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     moved(AdamW(parameters(names="ab"), 0.01, 0), 0).save(tmp_path / "state")
-    with pytest.raises(ModelError, match="state of exp_avg/b, which this model does not train"):
+    with pytest.raises(ModelError, match="holds exp_avg/b, which this model does not train"):
         AdamW(parameters(names="a"), 0.01, 0).load(tmp_path / "state")
     narrow = [("a", nn.Parameter(torch.zeros(3))), ("b", nn.Parameter(torch.zeros(3, 2)))]
     with pytest.raises(ModelError, match=r"a has shape \(3, 2\), not \(3,\)"):
         AdamW(narrow, 0.01, 0).load(tmp_path / "state")
+
+
+def test_equal_states_have_equal_bytes(tmp_path: Path) -> None:
+    optimiser = moved(AdamW(parameters(names="abcdef"), 0.01, 2), 1)
+    optimiser.save(tmp_path / "first")
+    for _ in range(8):
+        optimiser.save(tmp_path / "again")
+        assert (tmp_path / "again").read_bytes() == (tmp_path / "first").read_bytes()
+
+
+def test_a_state_that_is_refused_changes_nothing(tmp_path: Path) -> None:
+    moved(AdamW(parameters(names="abx"), 0.01, 0), 0).save(tmp_path / "state")
+    optimiser = moved(moved(AdamW(parameters(names="ab"), 0.01, 0), 1), 2)
+    optimiser.save(tmp_path / "before")
+    with pytest.raises(ModelError):
+        optimiser.load(tmp_path / "state")
+    optimiser.save(tmp_path / "after")
+    assert (tmp_path / "after").read_bytes() == (tmp_path / "before").read_bytes()
 
 
 def test_files_that_are_not_state_are_refused(tmp_path: Path) -> None:
@@ -116,9 +134,10 @@ def test_files_that_are_not_state_are_refused(tmp_path: Path) -> None:
     (tmp_path / "torn").write_bytes(b"\x10\0\0\0\0\0\0\0{")
     with pytest.raises(ModelError, match="cannot read"):
         optimiser.load(tmp_path / "torn")
-    save_file({"x": torch.zeros(1)}, tmp_path / "other")
-    with pytest.raises(ModelError, match="not optimiser state of this version"):
-        optimiser.load(tmp_path / "other")
+    for metadata in (None, {"waggle.adamw": "2 1 0"}, {"waggle.adamw": "1 x 0"}, {"waggle.adamw": "1 1"}):
+        save_file({"x": torch.zeros(1)}, tmp_path / "other", metadata=metadata)
+        with pytest.raises(ModelError, match="not optimiser state of this version"):
+            optimiser.load(tmp_path / "other")
     with pytest.raises(RunError, match="cannot write"):
         optimiser.save(tmp_path / "no-such-folder" / "state")
 

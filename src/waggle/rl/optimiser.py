@@ -7,6 +7,7 @@ out: schedules after the warm-up; a swarm has no last step.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,7 +15,8 @@ from torch import nn
 from waggle.core.errors import ModelError
 from waggle.core.files import disk_errors
 
-_FORMAT = "waggle/adamw/1"
+_KEY, _VERSION = "waggle.adamw", 1
+"""The one entry of metadata: version, steps and skips. Of several the order in the file would be random."""
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -76,7 +78,7 @@ class AdamW:
             for moment in _MOMENTS
             if tensor in self._adam.state
         }
-        counters = {"format": _FORMAT, "steps": str(self.steps), "skips": str(self.skips)}
+        counters = {_KEY: f"{_VERSION} {self.steps} {self.skips}"}
         with disk_errors(file):
             try:
                 save_file(tensors, file, metadata=counters)
@@ -84,7 +86,7 @@ class AdamW:
                 raise OSError(str(error)) from error
 
     def load(self, file: Path) -> None:
-        """Put back what `save` wrote, into fresh tensors, one at a time.
+        """Put back what `save` wrote, into fresh tensors; where that fails, nothing has changed.
 
         Raises:
             ModelError: the file is missing or damaged, or belongs to another model.
@@ -93,30 +95,36 @@ class AdamW:
 
         try:
             with safe_open(file, "pt") as saved:
-                metadata = saved.metadata() or {}
-                if metadata.get("format") != _FORMAT:
-                    raise ModelError(f"{file} is not optimiser state of this version; resume from another checkpoint")
-                self._adam.state.clear()
+                steps, skips = _counters(saved.metadata() or {}, file)
                 names = set(saved.keys())
-                for name, tensor in self.parameters:
-                    if f"exp_avg/{name}" in names:
-                        self._adam.state[tensor] = self._restored(saved, name, tensor, int(metadata["steps"]), file)
-                        names -= {f"{moment}/{name}" for moment in _MOMENTS}
+                fresh = {
+                    tensor: _restored(saved, name, tensor, steps, file)
+                    for name, tensor in self.parameters
+                    if f"{_MOMENTS[0]}/{name}" in names
+                }
         except (OSError, SafetensorError) as error:
             raise ModelError(f"cannot read optimiser state {file}: {error}; resume from another checkpoint") from error
-        if names:
-            raise ModelError(f"{file} holds state of {min(names)}, which this model does not train; check the model")
-        self.steps, self.skips = int(metadata["steps"]), int(metadata["skips"])
+        known = {f"{moment}/{name}" for moment in _MOMENTS for name, _ in self.parameters}
+        if names - known:
+            raise ModelError(f"{file} holds {min(names - known)}, which this model does not train; check the model")
+        self._adam.state.clear()
+        self._adam.state.update(fresh)
+        self.steps, self.skips = steps, skips
 
-    def _restored(
-        self, saved: object, name: str, tensor: nn.Parameter, steps: int, file: Path
-    ) -> dict[str, torch.Tensor]:
-        state = {"step": torch.tensor(float(steps), device=tensor.device)}
-        for moment in _MOMENTS:
-            found = saved.get_tensor(f"{moment}/{name}")  # type: ignore[attr-defined]
-            if found.shape != tensor.shape:
-                raise ModelError(
-                    f"{file}: {name} has shape {tuple(found.shape)}, not {tuple(tensor.shape)}; check the model"
-                )
-            state[moment] = torch.empty_like(tensor, requires_grad=False).copy_(found)
-        return state
+
+def _counters(metadata: dict[str, str], file: Path) -> tuple[int, int]:
+    words = metadata.get(_KEY, "").split()
+    if len(words) != 3 or words[0] != str(_VERSION) or not all(word.isdecimal() for word in words):
+        raise ModelError(f"{file} is not optimiser state of this version; resume from another checkpoint")
+    return int(words[1]), int(words[2])
+
+
+def _restored(saved: Any, name: str, tensor: nn.Parameter, steps: int, file: Path) -> dict[str, torch.Tensor]:
+    state = {"step": torch.tensor(float(steps), device=tensor.device)}
+    for moment in _MOMENTS:
+        found = saved.get_tensor(f"{moment}/{name}")
+        if found.shape != tensor.shape:
+            shapes = f"{tuple(found.shape)}, not {tuple(tensor.shape)}"
+            raise ModelError(f"{file}: {name} has shape {shapes}; check the model")
+        state[moment] = torch.empty_like(tensor, requires_grad=False).copy_(found)
+    return state
