@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from waggle.core.errors import ModelError
 from waggle.core.files import disk_errors
@@ -97,7 +97,7 @@ class AdamW:
             with safe_open(file, "pt") as saved:
                 steps, skips = _counters(saved.metadata() or {}, file)
                 names = set(saved.keys())
-                fresh = {
+                fresh: dict[Tensor, dict[str, Tensor]] = {
                     tensor: _restored(saved, name, tensor, steps, file)
                     for name, tensor in self.parameters
                     if f"{_MOMENTS[0]}/{name}" in names
@@ -119,7 +119,7 @@ def _counters(metadata: dict[str, str], file: Path) -> tuple[int, int]:
     return int(words[1]), int(words[2])
 
 
-def _restored(saved: Any, name: str, tensor: nn.Parameter, steps: int, file: Path) -> dict[str, torch.Tensor]:
+def _restored(saved: Any, name: str, tensor: nn.Parameter, steps: int, file: Path) -> dict[str, Tensor]:
     state = {"step": torch.tensor(float(steps), device=tensor.device)}
     for moment in _MOMENTS:
         found = saved.get_tensor(f"{moment}/{name}")
