@@ -72,10 +72,11 @@ def answers(asked: Sequence[Task], num: int, sampling: Sampling) -> list[list[Co
 def test_scores_are_by_family_and_leave_out_what_could_not_be_graded() -> None:
     grader = Canned(1.0, 0.0, None, 0.5, 0.0)
     score = evaluate(answers, grader, tasks(), LABELS, 7, 1.0)
-    assert score == Score(7, (FamilyScore("one", 3, 1.0, 1), FamilyScore("two", 2, 0.5, 0)), 10)
+    one, two = FamilyScore("one", 3, 1.0, 1, 2 / 3, 2.0), FamilyScore("two", 2, 0.5, 0, 1.0, 2.0)
+    assert score == Score(7, (one, two), 10)
     assert grader.asked == ["0", "1", "2", "3", "4"]
     assert [f.rate for f in score.families] == [0.5, 0.25]
-    assert score.over() == FamilyScore("all", 5, 1.5, 1)
+    assert score.over() == FamilyScore("all", 5, 1.5, 1, 2 / 3 + 1.0, 4.0)
     assert score.over(["two"]).rate == 0.25
     assert score.over().rate == 1.5 / 4
 
@@ -111,4 +112,14 @@ def test_the_same_model_answers_the_same_on_any_node_and_at_any_round() -> None:
     assert score(nodes[0]) == score(nodes[0]) == score(nodes[1])
     assert 0.2 < score(nodes[0]).rate < score(nodes[2]).rate < 1  # paired: the better one is right where the other is
     questions = {task.question for task in nodes[0].taskset.heldout("report", 60)}
-    assert not questions & {task.question for task in nodes[0]._steer}
+    assert not questions & {task.question for task in nodes[0].taskset.heldout("steer", 6)}
+
+
+def test_questions_count_as_often_as_they_are_drawn_and_the_interval_knows_it() -> None:
+    score = evaluate(answers, Canned(1.0, 0.0, 0.0, 1.0, 0.0), tasks(), LABELS, 0, 1.0, times=(4, 1, 1, 1, 1))
+    one, two = score.families
+    assert one.rate == pytest.approx(4 / 6)
+    assert one.squares == pytest.approx(18 / 4)  # counts 2, 0.5, 0.5: as much is known as from two questions
+    assert one.interval == pytest.approx(wilson(2 * 4 / 6, 2))
+    assert two == FamilyScore("two", 2, 1.0, 0, 1.0, 2.0)
+    assert score.over().rate == pytest.approx((3 * 4 / 6 + 1.0) / 5)

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from waggle.core.errors import TaskError
+from waggle.core.keys import Key
 from waggle.core.types import Charter, TaskRef
+from waggle.swarm.charter import new_charter
 from waggle.tasks.families import family, named_set, usable
 from waggle.tasks.stream import EPOCH, Cursor, ref_is_drawn
 from waggle.tasks.taskset import Taskset, distinct_questions, overlap, require_distinct, show
@@ -198,3 +200,13 @@ def test_a_file_family_draws_its_questions(tmp_path: Path, charter: Charter) -> 
     assert overlap({task.question for task in tasks}, report) == 0
     with pytest.raises(TaskError, match="take fewer"):
         taskset.heldout("report", 390)
+
+
+def test_heldout_questions_are_counted_as_often_as_they_are_drawn() -> None:
+    sums = family("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}, max_tokens=6)
+    taskset = Taskset(new_charter(Key.from_seed(b"f" * 32), "x", [sums], created_ms=0))
+    tasks, times = taskset.heldout("report", 60), taskset.frequencies("report", 60)
+    assert len(tasks) == len(times) == len({task.question for task in tasks}) == 60
+    easy = [times_drawn for task, times_drawn in zip(tasks, times, strict=True) if abs(int(task.truth)) < 19]
+    assert sum(easy) > 2 * len(easy) - 5  # half the draws are of the 200 one-digit sums
+    assert max(times) > 1

@@ -78,10 +78,11 @@ def ask_model(model: str, charter: Charter, config: Config, files: Path) -> Scor
     """A model's own answers to the report questions of a charter."""
     policy = load(model, device=config.model.device, precision=config.model.precision, seed=config.run.seed)
     taskset = Taskset(charter, files)
-    tasks = taskset.heldout("report", config.eval.report, config.tasks.families)
+    count, families = config.eval.report, config.tasks.families
+    tasks, times = taskset.heldout("report", count, families), taskset.frequencies("report", count, families)
     names = {digest: family.label for digest, family in taskset.families.items()}
     with Graders(charter.families, functions=bool(config.tasks.file)) as graders:
-        return evaluate(partial(generate, policy), graders, tasks, names, 0, config.eval.temperature)
+        return evaluate(partial(generate, policy), graders, tasks, names, 0, config.eval.temperature, times)
 
 
 def figures(score: Score) -> dict[str, Sequence[object]]:

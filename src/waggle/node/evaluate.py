@@ -8,6 +8,7 @@ Intervals are Wilson score intervals (Wilson 1927), 95 %: they stay inside [0, 1
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -28,23 +29,35 @@ class Grades(Protocol):
 
 
 class FamilyScore(Noun, frozen=True):
-    """Correct answers of one family. Example: `FamilyScore("chain_sum", 100, 42.0, 0)`."""
+    """Answers to the distinct questions of one family. Example: `FamilyScore("chain_sum", 100, 42.0, 0)`.
+
+    Questions count as often as the family draws them, scaled so that the counts of the graded ones sum to their
+    number; `squares` is the sum of the squared counts (0: all counts are 1).
+    """
 
     family: str
     asked: int
     correct: float
     ungraded: int
+    commonest: float = 0.0
+    """Questions whose truth is the most frequent one: what always saying the same would get."""
+    squares: float = 0.0
+
+    @property
+    def graded(self) -> int:
+        """Questions whose answer could be graded."""
+        return self.asked - self.ungraded
 
     @property
     def rate(self) -> float:
         """pass@1: the mean reward over the answers that could be graded."""
-        graded = self.asked - self.ungraded
-        return self.correct / graded if graded else 0.0
+        return self.correct / self.graded if self.graded else 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % Wilson interval of the rate."""
-        return wilson(self.correct, self.asked - self.ungraded)
+        """95 % Wilson interval of the rate, for the effective number of questions (Kish 1965)."""
+        effective = self.graded**2 / self.squares if self.squares else float(self.graded)
+        return wilson(self.rate * effective, effective)
 
 
 class Score(Noun, frozen=True):
@@ -57,12 +70,18 @@ class Score(Noun, frozen=True):
     def over(self, families: Sequence[str] = ()) -> FamilyScore:
         """The sum over some families, or over all."""
         chosen = [f for f in self.families if not families or f.family in families]
+        squares = sum(f.squares or f.graded for f in chosen)
         return FamilyScore(
-            "all", sum(f.asked for f in chosen), sum(f.correct for f in chosen), sum(f.ungraded for f in chosen)
+            "all",
+            sum(f.asked for f in chosen),
+            sum(f.correct for f in chosen),
+            sum(f.ungraded for f in chosen),
+            sum(f.commonest for f in chosen),
+            squares,
         )
 
 
-def wilson(correct: float, asked: int) -> tuple[float, float]:
+def wilson(correct: float, asked: float) -> tuple[float, float]:
     """95 % Wilson score interval for `correct` of `asked`; (0, 1) where nothing was asked."""
     if asked == 0:
         return 0.0, 1.0
@@ -74,22 +93,41 @@ def wilson(correct: float, asked: int) -> tuple[float, float]:
 
 
 def evaluate(
-    generate: Generate, grader: Grades, tasks: Sequence[Task], labels: dict[bytes, str], number: int, temperature: float
+    generate: Generate,
+    grader: Grades,
+    tasks: Sequence[Task],
+    labels: dict[bytes, str],
+    number: int,
+    temperature: float,
+    times: Sequence[int] = (),
 ) -> Score:
     """Ask every question once and grade the answers.
 
     Args:
-        tasks: held-out questions.
+        tasks: distinct held-out questions.
         labels: family digest to the name people see.
         number: the node's round, for the record.
         temperature: of the answers; 0 is greedy.
+        times: how often each question counts; once each where left out.
     """
     sampling = Sampling(temperature=temperature, max_tokens=65536, seed=seed_for("evaluate"))
     answers = [rows[0] for rows in generate(tasks, 1, sampling)]
     verdicts = grader.grade([(task, answer.text) for task, answer in zip(tasks, answers, strict=True)])
+    asked = list(zip(tasks, verdicts, times or [1] * len(tasks), strict=True))
     families = []
     for label in dict.fromkeys(labels[task.ref.config] for task in tasks):
-        mine = [v.reward for v, t in zip(verdicts, tasks, strict=True) if labels[t.ref.config] == label]
-        graded = [reward for reward in mine if reward is not None]
-        families.append(FamilyScore(label, len(mine), float(sum(graded)), len(mine) - len(graded)))
+        mine = [(task, verdict.reward, count) for task, verdict, count in asked if labels[task.ref.config] == label]
+        families.append(_family_score(label, mine))
     return Score(number, tuple(families), sum(len(a.tokens.ids) for a in answers if a.tokens))
+
+
+def _family_score(label: str, asked: Sequence[tuple[Task, float | None, int]]) -> FamilyScore:
+    graded = [(reward, count) for _, reward, count in asked if reward is not None]
+    scale = len(graded) / max(1, sum(count for _, count in graded))
+    truths: Counter[str] = Counter()
+    for task, _, count in asked:
+        truths[task.truth] += count
+    commonest = max(truths.values()) / sum(truths.values()) * len(graded)
+    correct = sum(scale * count * reward for reward, count in graded)
+    squares = sum((scale * count) ** 2 for _, count in graded)
+    return FamilyScore(label, len(asked), correct, len(asked) - len(graded), commonest, squares)

@@ -7,6 +7,7 @@ laptop, a simulated swarm on a fake clock, and a test with a scripted model.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -15,7 +16,7 @@ from waggle.core.config import Config
 from waggle.core.errors import ConfigError
 from waggle.core.events import Events
 from waggle.core.keys import Key, peer_name
-from waggle.core.types import Peer, Task
+from waggle.core.types import Peer
 from waggle.net.transport import Transport
 from waggle.node.archive import Archive, DiskArchive, NoArchive
 from waggle.node.evaluate import Generate, Grades, Score, evaluate
@@ -83,9 +84,9 @@ class Node:
             tokenizer=learner.tokenizer,
             spells=learner.spells,
         )
-        self._steer = taskset.heldout("steer", config.eval.steer, config.tasks.families) if config.eval.every else []
+        steer = taskset.heldout("steer", config.eval.steer, config.tasks.families) if config.eval.every else []
         report = taskset.heldout("report", config.eval.report, config.tasks.families)
-        self.heldout_questions = {task.question for task in (*self._steer, *report)}
+        self.heldout_questions = {task.question for task in (*steer, *report)}
         self._last_checkpoint_s = clock.now_s()
         self.on_change: Callable[[], None] = lambda: None
         """Called when there is something new to show."""
@@ -168,29 +169,32 @@ class Node:
     def steer(self, number: int) -> Score | None:
         """The evaluation that chooses the best weights, where this round has one."""
         every = self.config.eval.every
-        return self.ask(self._steer, number) if every and number % every == 0 else None
+        return self.ask("steer", number) if every and number % every == 0 else None
 
-    def ask(self, tasks: Sequence[Task], number: int, generate: Generate | None = None) -> Score:
+    def ask(self, kind: Literal["steer", "report"], number: int, generate: Generate | None = None) -> Score:
         """Own answers to held-out questions, or those of another model."""
-        labels = {config: family.label for config, family in self.taskset.families.items()}
+        count = self.config.eval.steer if kind == "steer" else self.config.eval.report
         temperature = self.config.eval.temperature
-        return evaluate(generate or self.learner.generate, self.grader, tasks, labels, number, temperature)
+        families = self.config.tasks.families
+        tasks = self.taskset.heldout(kind, count, families)
+        times = self.taskset.frequencies(kind, count, families)
+        labels = {config: family.label for config, family in self.taskset.families.items()}
+        return evaluate(generate or self.learner.generate, self.grader, tasks, labels, number, temperature, times)
 
     def report(self, generate: Generate | None = None) -> Score:
         """The evaluation that only reports: on questions that steer nothing."""
-        tasks = self.taskset.heldout("report", self.config.eval.report, self.config.tasks.families)
-        return self.ask(tasks, self.state.round, generate)
+        return self.ask("report", self.state.round, generate)
 
     def close_steering(self) -> None:
         """Let the last weights compete for `model/` where their round had no evaluation; without any, they win."""
         state = self.state
         if state.best_round == state.round:
             return
-        if not self._steer:
+        if not self.config.eval.every:
             self.archive.export(state.round, self.learner)
             self.state = replace(state, best_round=state.round)
         elif state.round % self.config.eval.every:
-            rate = self.ask(self._steer, state.round).over().rate
+            rate = self.ask("steer", state.round).over().rate
             if rate > state.best_rate:
                 self.archive.export(state.round, self.learner)
                 self.state = replace(state, best_round=state.round, best_rate=rate)

@@ -121,14 +121,20 @@ class View:
 def score_table(before: Score, after: Sequence[tuple[str, Score]], short: Sequence[str]) -> Table:
     """Before and after on the report questions, with 95 % intervals, one line a node and family."""
     table = Table(title=f"own answers to {before.over().asked} held-out questions: share right, 95 % interval")
-    for title in ("node", "family", "before", "after"):
-        table.add_column(title, justify="right" if title in ("before", "after") else "left", no_wrap=True)
+    table.caption = "constant: what always giving the most frequent answer would get"
+    for title in ("node", "family", "constant", "before", "after"):
+        table.add_column(title, justify="left" if title in ("node", "family") else "right", no_wrap=True)
     for name, score in after:
-        table.add_row(name, "short answers", shown(before.over(short)), shown(score.over(short)), style="bold")
+        first, last = before.over(short), score.over(short)
+        table.add_row(name, "short answers", _constant(last), shown(first), shown(last), style="bold")
         for old, new in zip(before.families, score.families, strict=True):
-            table.add_row("", new.family, shown(old), shown(new))
+            table.add_row("", new.family, _constant(new), shown(old), shown(new))
         table.add_section()
     return table
+
+
+def _constant(score: FamilyScore) -> str:
+    return f"{score.commonest / score.graded:.2f}" if score.graded else "-"
 
 
 def shown(score: FamilyScore) -> str:

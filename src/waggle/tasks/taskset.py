@@ -6,7 +6,7 @@ fixed examples a family, taken from a bucket of their own: all questions of a fa
 """
 
 import itertools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -46,7 +46,7 @@ class Taskset:
         self._files: dict[bytes, FileQuestions] = {}
         self._prefixes: dict[bytes, tuple[Message, ...]] = {}
         self._tasks: OrderedDict[TaskRef, Task] = OrderedDict()
-        self._heldout: dict[tuple[str, int, tuple[str, ...]], list[Task]] = {}
+        self._heldout: dict[tuple[str, int, tuple[str, ...]], list[tuple[Task, int]]] = {}
         labels = [family.label for family in charter.families]
         for label in labels:
             if labels.count(label) > 1:
@@ -124,24 +124,41 @@ class Taskset:
         Raises:
             TaskError: no such family, or fewer questions in the bucket than asked for.
         """
+        return [task for task, _ in self._found(kind, count, families)]
+
+    def frequencies(self, kind: Literal["steer", "report"], count: int, families: Collection[str] = ()) -> list[int]:
+        """How often each question of `heldout` was drawn while they were being found.
+
+        A family's easy questions are often few and drawn often; a mean over distinct questions alone would be
+        about another mixture than the one that is trained on.
+        """
+        return [times for _, times in self._found(kind, count, families)]
+
+    def _found(self, kind: Literal["steer", "report"], count: int, families: Collection[str]) -> list[tuple[Task, int]]:
         key = (kind, count, tuple(sorted(families)))
         if key not in self._heldout:
             self._heldout[key] = self._find_heldout(kind, count, families)
-        return list(self._heldout[key])
+        return self._heldout[key]
 
-    def _find_heldout(self, kind: Literal["steer", "report"], count: int, families: Collection[str]) -> list[Task]:
+    def _find_heldout(
+        self, kind: Literal["steer", "report"], count: int, families: Collection[str]
+    ) -> list[tuple[Task, int]]:
         self._check_names(families)
         chosen = [self.charter.families[i] for i in sorted(positions(self.charter, tuple(families)))]
         streams = [self._reserved(family, kind, _PATIENCE + 40 * count) for family in chosen]
         tasks: dict[bytes, Task] = {}
+        times: Counter[bytes] = Counter()
         for family, stream in itertools.cycle(zip(chosen, streams, strict=True)):
             if len(tasks) >= count:
                 break
-            task = next((task for task in stream if task.question not in tasks), None)
-            if task is None:
+            for task in stream:
+                times[task.question] += 1
+                if task.question not in tasks:
+                    tasks[task.question] = task
+                    break
+            else:
                 raise TaskError(f"{family.label} has too few questions to {kind} with for {count} in all; take fewer")
-            tasks[task.question] = task
-        return list(tasks.values())
+        return [(task, times[question]) for question, task in tasks.items()]
 
     def _reserved(self, family: Family, kind: Literal["steer", "report"], limit: int) -> Iterator[Task]:
         config = digest(family)
