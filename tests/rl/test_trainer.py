@@ -156,10 +156,13 @@ def poisoned(policy: Policy, at: int) -> Batch:
 
 
 def test_a_token_that_is_not_finite_is_left_out_of_sum_and_count(policy: Policy) -> None:
-    wanted = trainer(load("tiny")).step(Batch((poisoned(policy, 0).examples[0],)))
-    report = trainer(policy).step(poisoned(policy, 1))
+    mine = trainer(policy)
+    mine.accumulate(poisoned(policy, 1))
+    summed = math.sqrt(sum(float((p.grad**2).sum()) for _, p in policy.parameters() if p.grad is not None))
+    report = mine.step(poisoned(policy, 1))
     assert (report.num_nonfinite, report.num_tokens, report.skipped) == (1, 3, False)
-    assert wanted.num_tokens == 4
+    assert poisoned(policy, 1).num_tokens == 4
+    assert report.grad_norm == pytest.approx(summed / 3, rel=1e-5)
     assert math.isfinite(report.loss)
 
 
