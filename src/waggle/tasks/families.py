@@ -30,11 +30,12 @@ UNUSABLE: dict[str, str] = {
 """Environments of ReasoningGYM 0.1.25 that a charter cannot hold, and why."""
 
 _ONE_DIGIT = {"min_digits": 1, "max_digits": 1}
+_ONE_TO_TWO = {"min_digits": 1, "max_digits": 2}
 _SEQUENCE = {"min_terms": 4, "max_terms": 6, "min_value": 0, "max_value": 20, "max_complexity": 1}
 
 _SHORT: tuple[dict[str, Any], ...] = (
-    {"env": "chain_sum", "config": {"min_terms": 2, "max_terms": 3, **_ONE_DIGIT}, "max_tokens": 6, "weight": 6},
-    {"env": "letter_counting", "config": {"min_words": 3, "max_words": 6}, "max_tokens": 4, "weight": 6},
+    {"env": "chain_sum", "config": {"min_terms": 2, "max_terms": 2, **_ONE_TO_TWO}, "max_tokens": 6, "weight": 6},
+    {"env": "products", "config": {"min_terms": 2, "max_terms": 2, **_ONE_TO_TWO}, "max_tokens": 6, "weight": 6},
     {"env": "number_sequence", "config": _SEQUENCE, "max_tokens": 6, "weight": 6},
 )
 _WORKED: dict[str, Any] = {  # one draw in nineteen: its answers are ten times as long
