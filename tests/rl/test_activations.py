@@ -47,6 +47,13 @@ def test_what_is_computed_again_has_the_same_gradients_to_the_bit(
     assert all("forward" not in vars(layer) and not layer._forward_hooks for layer in layers)
 
 
+def test_early_layers_are_the_ones_to_compute_again(policy: Policy) -> None:
+    activations = Activations(policy, int(3 * 100 * Activations(policy).bytes_per_token * 0.7))
+    activations._grads = []
+    with activations.recomputing(100):
+        assert ["forward" in vars(layer) for layer in activations.layers] == [True, False, False]
+
+
 def test_layers_are_as_they_were_after_an_error(policy: Policy) -> None:
     activations = Activations(policy, 1)
     activations._grads = []

@@ -44,6 +44,16 @@ def test_one_step_by_hand() -> None:
     assert optimiser.steps == 1
 
 
+def test_two_steps_by_hand() -> None:
+    optimiser = AdamW([("a", nn.Parameter(torch.tensor([0.0])))], 1.0, 0)
+    for grad in (1.0, 3.0):
+        optimiser.parameters[0][1].grad = torch.tensor([grad])
+        optimiser.step()
+    first = (0.9 * 0.1 * 1 + 0.1 * 3) / (1 - 0.9**2)
+    second = (0.95 * 0.05 * 1 + 0.05 * 9) / (1 - 0.95**2)
+    assert values(optimiser)[0] == pytest.approx([-1 - first / second**0.5], abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("factor", "limit", "norm", "scaled"),
     [

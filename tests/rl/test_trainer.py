@@ -77,6 +77,14 @@ def test_rows_do_not_change_the_gradient(policy: Policy, loss: str) -> None:
     assert_close(gradient(policy, batch, loss=loss, packing="plain"), wanted, 1e-5)
 
 
+def test_the_longest_row_comes_first(policy: Policy) -> None:
+    groups = [group((text(w), 1.0), (text(w + w), 0.0), question=w) for w in ("a" * 9, "b" * 40, "c" * 20)]
+    rows, _ = trainer(policy, token_budget=64).accumulate(build(groups, policy, ME))
+    lengths = [len(row.ids_T) for row in rows]
+    assert len(lengths) > 1
+    assert lengths == sorted(lengths, reverse=True)
+
+
 def test_micro_batches_equal_one_batch(policy: Policy) -> None:
     policy.model.double()  # what is left of a difference is then rounding of the losses, which are float32
     first, second = build(sampled(policy, 5), policy, ME), build(sampled(policy, 3, seed=1), policy, ME)

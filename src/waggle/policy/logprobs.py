@@ -40,7 +40,7 @@ def inner_and_head(model: Any) -> tuple[Any, nn.Linear]:
     """
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     head = causal.get_output_embeddings()
-    if type(head) is not nn.Linear:
+    if not isinstance(head, nn.Linear):
         raise ModelError(
             f"the output layer of {causal.config.model_type} is {type(head).__name__}, which cannot be scored in "
             "chunks; load another model"
@@ -137,7 +137,8 @@ class _Score(torch.autograd.Function):
 
 def _logits(hidden_UD: Tensor, head: nn.Linear) -> Tensor:
     with torch.autocast(hidden_UD.device.type, enabled=False):
-        return nn.functional.linear(hidden_UD.to(head.weight.dtype), head.weight, head.bias)
+        logits_UV: Tensor = head(hidden_UD.to(head.weight.dtype))
+    return logits_UV
 
 
 def _accumulate(head: nn.Linear, grad_UV: Tensor, hidden_UD: Tensor) -> None:
