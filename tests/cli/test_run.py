@@ -68,6 +68,6 @@ def test_runs_of_one_second_have_folders_of_their_own(here: Path) -> None:
 
 
 def test_a_swarm_ends_by_itself() -> None:
-    assert with_default_end(load()).run.minutes == 15
+    assert with_default_end(load()).run.minutes == 18
     assert with_default_end(load(None, ["run.rounds=3"])).run.minutes == 0
     assert with_default_end(load(None, ["run.minutes=2"])).run.minutes == 2

@@ -91,7 +91,7 @@ def test_a_run_ends_by_itself_with_the_table(tmp_path: Path) -> None:
     asyncio.run(session.run(made))
     text = said(console)
     assert "2 nodes, model tiny, 1 threads" in text
-    assert "own answers to held-out questions (pass@1, 95 % interval)" in text
+    assert "own answers to 6 held-out questions: share right, 95 % interval" in text
     assert "held-out questions that were trained on: 0" in text
     assert f"waggle chat {tmp_path}/run/node-1/model" in text
     for number in (1, 2):

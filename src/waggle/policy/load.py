@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from waggle.core.errors import ModelError
-from waggle.policy import adapter, bundled, machine, tiny
+from waggle.policy import adapter, bundled, linear, machine, tiny
 from waggle.policy.policy import Policy
 from waggle.policy.quiet import quiet
 
@@ -56,6 +56,8 @@ def load(
                 wrapper.peft_config["default"].base_model_name_or_path = base
     _check(model, name)
     model.to(chosen).eval()
+    if number == "float32":
+        linear.hasten(model)
     machine.trim()
     return Policy(model, tokenizer, _label(name), torch.device(chosen), number, choice, base, wrapper)
 
@@ -155,6 +157,8 @@ def describe(name: str, cache: Path | None = None) -> tuple[Any, int]:
     kind = source.partition(":")[0]
     if kind in tiny.NAMES:
         return tiny.configuration(kind), rank
+    if Path(source).is_dir() and not any(Path(source).glob("*.safetensors")):
+        raise ModelError(f"cannot load the model {source}: the folder holds no *.safetensors; copy its weights there")
     with _explained(source), quiet():
         return AutoConfig.from_pretrained(source).get_text_config(), rank
 
