@@ -1,14 +1,15 @@
 """Bytes of a shared group against GenRL 0.3.0's serialisation of the same group.
 
 Run: python benchmarks/bytes.py [--groups 6] [--new 8]
-Needs GenRL's encoder beside waggle: pip install --no-deps gensyn-genrl==0.3.0 msgpack
+Needs GenRL's encoder beside waggle: pip install --no-deps gensyn-genrl==0.3.0 && pip install msgpack datasets
 
-GenRL ships, per question, the question, the completions as text and the question's metadata (truth included) as
-one msgpack payload, uncompressed. Waggle ships a batch of sealed groups in one frame. Both hold the same questions
+GenRL ships, per question, the question, its truth and metadata and the completions as text, in one uncompressed
+msgpack message a round. Waggle ships a batch of sealed groups in one frame. Both hold the same questions
 and the same texts. Its figure is given with text alone, with token ids, and with ids and log-probabilities.
 """
 
 import argparse
+import hashlib
 
 import msgspec
 import torch
@@ -17,7 +18,7 @@ from common import training_tasks
 from waggle.core.codec import encode
 from waggle.core.keys import Key
 from waggle.core.sealing import announce, seal
-from waggle.core.types import Body, Completion, PolicyRef, Sampling, Task, Tokens
+from waggle.core.types import Body, Completion, Family, PolicyRef, Sampling, Task, Tokens
 from waggle.policy.load import load
 from waggle.policy.sampler import generate
 from waggle.swarm.batch import pack_batch
@@ -25,29 +26,27 @@ from waggle.tasks import gym
 from waggle.tasks.families import family, named_set
 
 
-def theirs(tasks: list[Task], answers: list[list[Completion]], families: dict[bytes, object]) -> int:
+def theirs(tasks: list[Task], answers: list[list[Completion]], families: dict[bytes, Family]) -> int:
+    """Bytes of GenRL's message for one agent's round, made the way its ReasoningGYM example makes it.
+
+    Rows go through `datasets.Dataset` (so the metadata of one family names the fields of all, as it does there), the
+    environment state holds question, answer and metadata, batch items are keyed by the question's MD5.
+    """
     import msgpack
+    from datasets import Dataset
     from genrl.communication.communication import Payload
     from genrl.serialization.msgpack_utils import _msgpack_encode
     from genrl.state.game_tree import WorldState
 
-    payloads = {}
-    for number, (task, row) in enumerate(zip(tasks, answers, strict=True)):
-        item = gym.item(families[task.ref.config], task.ref.seed, task.ref.index)  # type: ignore[arg-type]
-        state = WorldState(environment_states=item["question"], opponent_states=None, personal_states=None)
-        metadata = {"question": item["question"], "answer": item["answer"], "metadata": item["metadata"]}
-        payloads[f"batch_{number}"] = [Payload(state, [c.text for c in row], metadata)]
-    return len(msgpack.packb(payloads, default=_fallback(_msgpack_encode)))
-
-
-def _fallback(encoder):  # type: ignore[no-untyped-def]
-    def call(value):  # type: ignore[no-untyped-def]
-        try:
-            return encoder(value)
-        except TypeError:
-            return str(value)
-
-    return call
+    items = [gym.item(families[task.ref.config], task.ref.seed, task.ref.index) for task in tasks]
+    metadata = [{**item["metadata"], "dataset_index": i, "split": "train"} for i, item in enumerate(items)]
+    columns = {"question": [i["question"] for i in items], "answer": [str(i["answer"]) for i in items]}
+    message = {}
+    for row, completions in zip(Dataset.from_dict({**columns, "metadata": metadata}), answers, strict=True):
+        state = WorldState(environment_states=dict(row), opponent_states=None, personal_states=None)
+        key = hashlib.md5(row["question"].encode(), usedforsecurity=False).hexdigest()
+        message[key] = [Payload(state, [c.text for c in completions], None)]
+    return len(msgpack.Packer(use_bin_type=True, default=_msgpack_encode).pack(message))
 
 
 def ours(tasks: list[Task], answers: list[list[Completion]], keep: str) -> tuple[int, int]:
