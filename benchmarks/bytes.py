@@ -4,8 +4,9 @@ Run: python benchmarks/bytes.py [--groups 6] [--new 8]
 Needs GenRL's encoder beside waggle: pip install --no-deps gensyn-genrl==0.3.0 && pip install msgpack datasets
 
 GenRL ships, per question, the question, its truth and metadata and the completions as text, in one uncompressed
-msgpack message a round. Waggle ships a batch of sealed groups in one frame. Both hold the same questions
-and the same texts. Its figure is given with text alone, with token ids, and with ids and log-probabilities.
+msgpack message a round. Waggle announces a round as one signed list and ships what is asked for in one frame. Both
+hold the same questions and the same texts. Its figure is given with text alone, with token ids, and with ids and
+log-probabilities; the announcement, which a neighbour gets once a round whatever it asks for, is given beside it.
 """
 
 import argparse
@@ -15,9 +16,9 @@ import msgspec
 import torch
 from common import training_tasks
 
-from waggle.core.codec import encode
+from waggle.core.codec import digest, encode
 from waggle.core.keys import Key
-from waggle.core.sealing import announce, seal
+from waggle.core.sealing import announce, answers_of, seal
 from waggle.core.types import Body, Completion, Family, PolicyRef, Sampling, Task, Tokens
 from waggle.policy.load import load
 from waggle.policy.sampler import generate
@@ -57,7 +58,8 @@ def ours(tasks: list[Task], answers: list[list[Completion]], keep: str) -> tuple
         ref = PolicyRef("smollm2-135m", bytes(range(32)), 12)
         bodies.append(Body(task.ref, ref, Sampling(max_tokens=64, seed=1 << 50), kept, key.id, 12))
     sealed = seal(key, bytes(32), 12, 1_700_000_000_000, bodies)
-    return len(pack_batch([encode(e) for e in sealed], 1 << 23)), len(encode(announce(bytes(32), sealed)))
+    travels = [encode(answers_of(number, body)) for number, body in enumerate(bodies)]
+    return len(pack_batch(travels, 1 << 23)), len(encode(announce(bytes(32), sealed)))
 
 
 def _kept(completion: Completion, keep: str) -> Completion:
@@ -76,16 +78,15 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(2)
     policy = load("smollm2-135m")
-    long = family("chain_sum", working="sum-steps", max_tokens=200, name="long")
-    for name, families in (("short answers", named_set("short")), ("200 tokens", (long,))):
+    terms = {"min_terms": 18, "max_terms": 20, "min_digits": 1, "max_digits": 2}
+    worked = family("chain_sum", terms, working="sum-steps", max_tokens=200, name="worked")
+    for name, families in (("short answers", named_set("short")), ("worked answers", (worked,))):
         tasks = training_tasks(families, options.groups)
-        if name != "short answers":
-            policy.stop_ids = (policy.vocabulary + 1,)
         answers = generate(policy, tasks, options.group, Sampling(max_tokens=200, seed=3))
-        from waggle.core.codec import digest
-
+        tokens = sum(len(c.tokens.ids) for row in answers for c in row if c.tokens) / len(tasks) / options.group
         peer = theirs(tasks, answers, {digest(f): f for f in families}) / options.groups
-        print(f"{name}: {options.groups} groups of {options.group}; GenRL {peer:.0f} bytes a group")
+        what = f"{options.groups} groups of {options.group}, {tokens:.0f} tokens an answer"
+        print(f"{name}: {what}; GenRL {peer:.0f} bytes a group")
         for keep in ("text", "ids", "ids and log-probabilities"):
             batch, news = ours(tasks, answers, keep)
             each = batch / options.groups

@@ -8,9 +8,11 @@ from waggle.core.keys import Key, verify
 from waggle.core.sealing import (
     announce,
     announcement_head,
+    answers_of,
     charter_digest,
     charter_is_signed,
     found,
+    rebuild,
     seal,
     seal_head,
 )
@@ -90,6 +92,22 @@ def test_an_announcement_is_signed_once_for_all() -> None:
     assert news.signature == experiences[0].seal.signature
     assert [entry.id for entry in news.entries] == [digest(e.body) for e in experiences]
     assert [entry.size_bytes for entry in news.entries] == [len(encode(e)) for e in experiences]
+
+
+@pytest.mark.parametrize("size", [1, 2, 6, 7])
+def test_answers_and_the_announcement_make_the_experience_again(size: int) -> None:
+    experiences = sealed(size)
+    news = announce(CHARTER, experiences)
+    for index, experience in enumerate(experiences):
+        assert rebuild(news, index, answers_of(3, experience.body)) == experience
+
+
+def test_answers_that_were_not_announced_make_nothing() -> None:
+    news, first = announce(CHARTER, sealed(2)), answers_of(0, sealed(2)[0].body)
+    changed = replace(first, completions=first.completions[::-1])
+    assert rebuild(news, 0, changed) is None
+    assert rebuild(news, 0, replace(first, sampling=Sampling(seed=1))) is None
+    assert rebuild(replace(news, round=13), 0, first) is None
 
 
 def test_a_changed_announcement_is_not_signed() -> None:

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.node.parts import charter_of, config, keys
 from waggle.core.clock import FakeClock
 from waggle.core.codec import digest, encode, pack
 from waggle.core.errors import NetworkError
 from waggle.core.events import NoEvents
-from waggle.core.sealing import announce, charter_digest, seal
+from waggle.core.sealing import announce, answers_of, charter_digest, seal
 from waggle.core.types import Body, Completion, Experience, Family, Peer, PolicyRef, Sampling, TaskRef, Text
 from waggle.net.memory import MemoryNetwork, MemoryTransport
 from waggle.node.exchange import (
@@ -26,6 +29,7 @@ from waggle.node.exchange import (
     Pull,
 )
 from waggle.swarm.batch import pack_batch, unpack_batch
+from waggle.swarm.sampling import Offer, offers
 
 CHARTER = charter_digest(charter_of([Family("chain_sum", "reasoning-gym", "{}", "0.1.25", "reasoning-gym", 0, "", 6)]))
 ME, GOOD, EVE = keys(3)
@@ -41,6 +45,14 @@ def sealed(number: int, num: int = 2, created_ms: int = 0) -> list[Experience]:
         Body(ref, PolicyRef("m", b"w" * 32, 0), Sampling(max_tokens=6), completions, GOOD.id, number) for ref in refs
     ]
     return seal(GOOD, CHARTER, number, created_ms or 1000 * number, bodies)
+
+
+def offered(experiences: list[Experience]) -> list[Offer]:
+    return offers(announce(CHARTER, experiences), GOOD.id)
+
+
+UNKNOWN = offered(sealed(99))
+"""Groups that nobody holds."""
 
 
 def replies(data: bytes) -> Reply:
@@ -139,10 +151,10 @@ def test_a_hostile_answer_costs_at_most_its_wait(name: str) -> None:
         assert took_s == (10 if name == "no answer" else 0)
         assert dict(world.me.refused) == ({reason: 1} if reason else {})
         assert world.events.counts == {"refused" if reason else "unreachable": 1}
-        await world.passing(world.me.pull(EVE.id, [b"i" * 32]))
+        await world.passing(world.me.pull(EVE.id, UNKNOWN))
         assert world.result == []
         assert world.me.refused[reason or ""] == (2 if reason else 0)
-        took_s = await world.passing(world.me.pull(GOOD.id, [digest(e.body) for e in sealed(1)]))
+        took_s = await world.passing(world.me.pull(GOOD.id, offered(sealed(1))))
         assert (world.result, took_s) == ([encode(e) for e in sealed(1)], 0)
 
     asyncio.run(story())
@@ -179,7 +191,7 @@ def test_who_failed_a_pull_is_greeted_again_for_what_was_missed() -> None:
         world.eve.serve(PULL, raises)
         await world.meet()
         assert len(await world.me.hear()) == 1
-        assert await world.me.pull(EVE.id, [b"i" * 32]) == []
+        assert await world.me.pull(EVE.id, UNKNOWN) == []
         await world.eve.publish(CHARTER, b"told while at rest")
         assert await world.me.hear() == []
         assert world.num_asked == 1
@@ -254,14 +266,56 @@ def test_a_flood_of_one_neighbour_is_bounded_and_leaves_room_for_others() -> Non
     asyncio.run(story())
 
 
+FIRST, SECOND = (e.body for e in sealed(1))
+WRONG = {
+    "a place that was not asked for": (encode(answers_of(2, FIRST)), "signature"),
+    "another policy": (encode(answers_of(0, replace(FIRST, policy=PolicyRef("m", b"w" * 32, 1)))), "signature"),
+    "another answer": (encode(answers_of(0, replace(FIRST, completions=FIRST.completions[::-1]))), "signature"),
+    "an experience": (encode(sealed(1)[0]), "schema"),
+    "garbage": (b"\x01garbage", "schema"),
+    "another version": (b"\x02", "version"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_answers_that_were_not_announced_are_refused_one_by_one(name: str) -> None:
+    wrong, reason = WRONG[name]
+
+    async def story() -> None:
+        world = World(replies(pack_batch([wrong, encode(answers_of(1, SECOND))], 1 << 20)))
+        await world.meet()
+        assert await world.me.pull(EVE.id, offered(sealed(1))) == [encode(sealed(1)[1])]
+        assert world.me.refused == {reason: 1}
+        assert world.events.counts == {"refused": 1}
+
+    asyncio.run(story())
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(0, 400), st.binary(max_size=4), st.integers(0, 1))
+def test_whatever_was_changed_on_the_way_only_what_was_announced_comes_out(at: int, put: bytes, number: int) -> None:
+    good = encode(answers_of(number, (FIRST, SECOND)[number]))
+    item = good[:at] + put + good[at + len(put) :]
+
+    async def story() -> None:
+        world = World(replies(pack_batch([item], 1 << 20)))
+        await world.meet()
+        known = [encode(e) for e in sealed(1)]
+        came = await world.me.pull(EVE.id, offered(sealed(1)))
+        assert came == ([known[number]] if item == good else []) or came[0] in known
+        assert len(came) + world.me.refused.total() == 1
+
+    asyncio.run(story())
+
+
 def test_what_is_not_there_is_left_out_of_a_pull() -> None:
     async def story() -> None:
         world = World(never)
         await world.meet()
         await world.good.offer(1, sealed(1))
-        known = [digest(e.body) for e in sealed(1)]
-        assert await world.me.pull(GOOD.id, [b"?" * 32, known[1], b"!" * 32]) == [encode(sealed(1)[1])]
-        assert await world.me.pull(GOOD.id, [b"?" * 32]) == []
+        mixed = [UNKNOWN[0], offered(sealed(1))[1], UNKNOWN[1]]
+        assert await world.me.pull(GOOD.id, mixed) == [encode(sealed(1)[1])]
+        assert await world.me.pull(GOOD.id, UNKNOWN) == []
         assert await world.me.pull(GOOD.id, []) == []
 
     asyncio.run(story())
@@ -289,7 +343,7 @@ def test_a_request_that_cannot_be_read_fails_for_its_sender_alone(body: bytes) -
         with pytest.raises(NetworkError, match="failed to answer waggle/pull/1: Pull"):
             await world.eve.request(GOOD.id, PULL, body, timeout_s=1)
         await world.good.offer(1, sealed(1))
-        assert len(await world.me.pull(GOOD.id, [digest(sealed(1)[0].body)])) == 1
+        assert len(await world.me.pull(GOOD.id, offered(sealed(1))[:1])) == 1
 
     asyncio.run(story())
 
@@ -303,7 +357,7 @@ def test_only_so_many_rounds_stay_on_offer() -> None:
             await world.good.offer(number, [])  # a round without anything to share takes no place
         assert list(world.good.window) == list(range(5, 13))
         assert len(world.good._offered) == 2 * SHARE.max_lag
-        assert await world.me.pull(GOOD.id, [digest(sealed(4)[0].body)]) == []
+        assert await world.me.pull(GOOD.id, offered(sealed(4))[:1]) == []
         heard = await world.me.hear()
         assert [data for _, data in heard[: SHARE.max_lag]] == [
             encode(announce(CHARTER, sealed(number))) for number in range(5, 13)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.swarm.world import ALICE, BOB, EVE, body, group, rng, sealed
 from waggle.core.config import ShareConfig
 from waggle.core.sealing import announce
-from waggle.core.types import Entry
+from waggle.core.types import Announcement, Entry
 from waggle.swarm.sampling import SAMPLERS, Offer, mix, offers, top_reward, uniform, wanted
 
 HUGE = 1 << 30
@@ -17,20 +17,21 @@ HUGE = 1 << 30
 
 def offer(number: int, author: bytes = ALICE.id, created_ms: int = 0, size_bytes: int = 100) -> Offer:
     one = group(number, author=author)
-    return Offer(author, author, created_ms, Entry(one.id, one.task.ref, 8, size_bytes))
+    news = Announcement(author, b"c" * 32, 1, created_ms, (Entry(one.id, one.task.ref, 8, size_bytes),))
+    return Offer(news, 0, author)
 
 
 def test_an_announcement_becomes_offers() -> None:
     news = announce(b"c" * 32, sealed(body(), body(number=1)))
     made = offers(news, BOB.id)
     assert [one.entry for one in made] == list(news.entries)
-    assert {(one.author, one.source, one.created_ms) for one in made} == {(ALICE.id, BOB.id, news.created_ms)}
+    assert {(one.news, one.source) for one in made} == {(news, BOB.id)}
 
 
 def test_authors_take_turns() -> None:
     many = [offer(number) for number in range(50)] + [offer(0, BOB.id), offer(1, BOB.id), offer(0, EVE.id)]
     chosen = wanted(many, 6, rng("turns"), max_bytes=HUGE)
-    counts = Counter(one.author for one in chosen)
+    counts = Counter(one.news.author for one in chosen)
     assert (counts[ALICE.id], counts[BOB.id], counts[EVE.id]) == (3, 2, 1)
 
 
@@ -39,7 +40,7 @@ def test_the_newest_come_first_and_within_a_round_by_chance() -> None:
     firsts = set()
     for seed in range(30):
         chosen = wanted(many, 7, rng("newest", seed), max_bytes=HUGE)
-        assert [one.created_ms for one in chosen] == [3] * 5 + [2] * 2
+        assert [one.news.created_ms for one in chosen] == [3] * 5 + [2] * 2
         firsts.add(chosen[0].entry.id)
     assert len(firsts) == 5
 

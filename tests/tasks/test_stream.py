@@ -1,4 +1,4 @@
-from collections import Counter
+"""The stream: what an author is dealt follows from his key, and nobody can pick."""
 
 import msgspec
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from waggle.core.codec import digest
 from waggle.core.sealing import charter_digest
 from waggle.core.types import Charter, TaskRef
-from waggle.tasks.stream import EPOCH, Cursor, after, family_of, is_common, ref_at, ref_is_drawn, stream_seed
+from waggle.tasks.stream import EPOCH, RUN, Cursor, after, family_of, is_common, ref_at, ref_is_drawn, stream_seed
 
 ALICE, BOB = b"a" * 32, b"b" * 32
 SWARM = b"s" * 32
@@ -44,10 +44,17 @@ def test_common_draws_are_the_same_question_for_everybody(charter: Charter) -> N
 
 
 def test_families_are_drawn_by_their_weights() -> None:
-    counts = Counter(family_of(7, index, (3, 3, 1, 3)) for index in range(EPOCH))
-    assert set(counts) == {0, 1, 2, 3}
-    assert 0.08 * EPOCH < counts[2] < 0.12 * EPOCH
-    assert all(0.26 * EPOCH < counts[i] < 0.34 * EPOCH for i in (0, 1, 3))
+    drawn = [family_of(seed, index, (3, 3, 1, 3)) for seed in range(16) for index in range(0, EPOCH, RUN)]
+    shares = [drawn.count(i) / len(drawn) for i in range(4)]
+    assert 0.08 < shares[2] < 0.12
+    assert all(0.27 < shares[i] < 0.33 for i in (0, 1, 3))
+
+
+def test_draws_come_in_runs_of_one_stream_and_one_family(charter: Charter) -> None:
+    swarm = charter_digest(charter)
+    for first in range(0, EPOCH, RUN):
+        run = [ref_at(charter, swarm, ALICE, Cursor(0, index)) for index in range(first, first + RUN)]
+        assert len({(ref.config, ref.seed) for ref in run}) == 1
 
 
 def test_after_the_last_draw_comes_the_next_epoch() -> None:

@@ -72,7 +72,7 @@ def plain(text: str) -> str:
 
 def main() -> None:
     """Entry point of the `waggle` command."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait by spinning starve a busy machine
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # threads that spin for long starve a busy machine
     register()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

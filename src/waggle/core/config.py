@@ -64,7 +64,7 @@ class RoundConfig(Section):
     """I: groups of own answers per round."""
     foreign: Annotated[int, Field(ge=0, le=256)] = 4
     """J: groups of peers' answers per round, taken from the pool; 0 is plain training alone."""
-    group_size: Annotated[int, Field(ge=2, le=256)] = 8
+    group_size: Annotated[int, Field(ge=2, le=256)] = 16
     """Completions per question."""
     refills: Annotated[int, Field(ge=0, le=16)] = 1
     """How often a round may draw new questions in place of groups without a learning signal."""

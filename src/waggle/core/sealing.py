@@ -11,7 +11,7 @@ import msgspec
 from waggle.core import merkle
 from waggle.core.codec import digest, digest_bytes, encode
 from waggle.core.keys import Key, verify
-from waggle.core.types import Announcement, Body, Charter, Entry, Experience, Seal
+from waggle.core.types import Announcement, Answers, Body, Charter, Entry, Experience, Seal
 
 
 def _head(author: bytes, charter: bytes, number: int, created_ms: int, size: int, root: bytes) -> bytes:
@@ -36,6 +36,21 @@ def announce(charter: bytes, experiences: Sequence[Experience]) -> Announcement:
     return Announcement(
         first.body.author, charter, first.body.round, first.seal.created_ms, entries, first.seal.signature
     )
+
+
+def answers_of(number: int, body: Body) -> Answers:
+    """What has to travel of an announced body; `number` is its place in the request."""
+    return Answers(number, body.policy, body.sampling, body.completions)
+
+
+def rebuild(announcement: Announcement, index: int, answers: Answers) -> Experience | None:
+    """The experience that entry `index` announced, or None where these answers are not those of its digest."""
+    a, entry = announcement, announcement.entries[index]
+    body = Body(entry.task, answers.policy, answers.sampling, answers.completions, a.author, a.round)
+    if digest(body) != entry.id:
+        return None
+    ids = [entry.id for entry in a.entries]
+    return Experience(body, Seal(a.created_ms, len(ids), index, merkle.path(ids, index), a.signature))
 
 
 def announcement_head(announcement: Announcement) -> bytes:

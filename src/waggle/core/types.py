@@ -3,7 +3,7 @@
 Every noun is a msgspec struct whose canonical bytes (`core/codec.py`) are what is hashed, signed, sent
 and stored. A value that breaks a rule stated here cannot be built and cannot be decoded.
 
-`Experience` is what travels: completions by reference to a question, never a truth or a reward, since
+`Experience` is what is shared: completions by reference to a question, never a truth or a reward, since
 nothing a peer says about those is believed. `Group` is what a node makes of it after regenerating the
 question and grading every completion itself.
 """
@@ -204,10 +204,22 @@ class Body(Noun, frozen=True):
 
 
 class Experience(Noun, frozen=True):
-    """A body and the seal over it: what a peer sends."""
+    """A body and the seal over it: what can be checked by anyone, and is kept."""
 
     body: Body
     seal: Seal
+
+
+class Answers(Noun, frozen=True):
+    """What travels of a body to somebody who has the announcement: what that does not say already.
+
+    `number` is the position of the group's digest in the request. The rest is rebuilt (`core/sealing.py`).
+    """
+
+    number: Annotated[int, Meta(ge=0, le=4095)]
+    policy: PolicyRef
+    sampling: Sampling
+    completions: Annotated[tuple[Completion, ...], Meta(min_length=1, max_length=MAX_GROUP)]
 
 
 class Group(Noun, frozen=True):

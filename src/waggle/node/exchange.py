@@ -1,7 +1,8 @@
 """A node's side of the swarm: offers its rounds, hears of others', pulls what it wants.
 
 A round is announced as one signed list of digests to a bounded sample of neighbours and is passed on by
-nobody; experience itself moves only when asked for, several groups in one batch. A neighbour that is new to me
+nobody; experience itself moves only when asked for, several groups in one batch, without what the list has said
+already: the receiver rebuilds and checks the rest. A neighbour that is new to me
 is asked once for what it offered recently, so a late joiner, a node that slept and two islands that meet
 all find what is fresh. Every wait has a deadline and all peers are waited for at once, so that those who fail cost one
 wait together; who failed is left alone for a while, twice as long each time, and is new to me afterwards.
@@ -19,10 +20,12 @@ from waggle.core.config import ShareConfig
 from waggle.core.errors import DecodeError, NetworkError
 from waggle.core.events import Events
 from waggle.core.keys import peer_name
-from waggle.core.sealing import announce
-from waggle.core.types import Digest, Experience, Noun, Peer
+from waggle.core.sealing import announce, answers_of, rebuild
+from waggle.core.types import Answers, Body, Digest, Experience, Noun, Peer
 from waggle.net.transport import Delivery, Ruling, Transport
+from waggle.swarm.admission import Reason
 from waggle.swarm.batch import pack_batch, unpack_batch
+from waggle.swarm.sampling import Offer
 
 PULL, RECENT = "waggle/pull/1", "waggle/recent/1"
 MAX_IDS = 512
@@ -48,7 +51,7 @@ class Exchange:
         self.transport, self._charter, self._share, self._events = transport, charter, share, events
         self.window: OrderedDict[int, tuple[Experience, ...]] = OrderedDict()
         """My own offered rounds, newest last, at most `max_lag` of them."""
-        self._offered: dict[bytes, bytes] = {}
+        self._offered: dict[bytes, Body] = {}
         self._greeted: set[bytes] = set()
         self._told: Counter[bytes] = Counter()
         self._failures: Counter[bytes] = Counter()
@@ -83,7 +86,7 @@ class Exchange:
             return
         self.window[number] = tuple(experiences)
         for experience in experiences:
-            self._offered[digest(experience.body)] = encode(experience)
+            self._offered[digest(experience.body)] = experience.body
         while len(self.window) > self._share.max_lag:
             _, old = self.window.popitem(last=False)
             for experience in old:
@@ -124,13 +127,27 @@ class Exchange:
         self._greeted.add(peer)
         return [Delivery(peer, data) for data in self._open(peer, reply, MAX_IDS)]
 
-    async def pull(self, author: bytes, ids: Sequence[bytes]) -> list[bytes]:
-        """The experiences of these digests from their author, undecoded; fewer where he has them no more."""
-        reply = await self._ask(author, PULL, encode(Pull(self._charter, tuple(ids[:MAX_IDS]))))
+    async def pull(self, peer: bytes, offers: Sequence[Offer]) -> list[bytes]:
+        """The bytes of these experiences, each of the digest that was announced; fewer where there are no more."""
+        asked = offers[:MAX_IDS]
+        reply = await self._ask(peer, PULL, encode(Pull(self._charter, tuple(o.entry.id for o in asked))))
         if reply is None:
             return []
-        self._failures.pop(author, None)
-        return self._open(author, reply, len(ids))
+        self._failures.pop(peer, None)
+        rebuilt = [self._rebuilt(peer, data, asked) for data in self._open(peer, reply, len(asked))]
+        return [encode(experience) for experience in rebuilt if experience]
+
+    def _rebuilt(self, peer: bytes, data: bytes, asked: Sequence[Offer]) -> Experience | None:
+        try:
+            answers = decode(Answers, data)
+        except DecodeError as error:
+            self._refuse(peer, error.reason, str(error))
+            return None
+        offer = asked[answers.number] if answers.number < len(asked) else None
+        experience = rebuild(offer.news, offer.line, answers) if offer else None
+        if experience is None:
+            self._refuse(peer, Reason.SIGNATURE, "answers that are not those of the digest that was announced")
+        return experience
 
     async def _ask(self, peer: bytes, proto: str, body: bytes) -> bytes | None:
         try:
@@ -148,15 +165,19 @@ class Exchange:
         try:
             return unpack_batch(reply, MAX_BATCH_BYTES, max_items)
         except DecodeError as error:
-            self.refused[error.reason] += 1
-            self._events.emit("refused", peer=peer_name(peer), reason=error.reason, detail=str(error))
+            self._refuse(peer, error.reason, str(error))
             return []
+
+    def _refuse(self, peer: bytes, reason: str, detail: str) -> None:
+        self.refused[reason] += 1
+        self._events.emit("refused", peer=peer_name(peer), reason=str(reason), detail=detail)
 
     async def _serve_pull(self, caller: bytes, body: bytes) -> bytes:
         wanted = decode(Pull, body, max_bytes=64 * MAX_IDS)
         if wanted.charter != self._charter:
             return pack_batch((), MAX_BATCH_BYTES)
-        return pack_batch((self._offered[i] for i in wanted.ids if i in self._offered), MAX_BATCH_BYTES)
+        held = [(number, self._offered[i]) for number, i in enumerate(wanted.ids) if i in self._offered]
+        return pack_batch((encode(answers_of(number, body)) for number, body in held), MAX_BATCH_BYTES)
 
     async def _serve_recent(self, caller: bytes, body: bytes) -> bytes:
         rounds = list(self.window.values())[-MAX_IDS:] if body == self._charter else ()

@@ -160,10 +160,10 @@ async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
     have = {offer.entry.id for offer in found if node.view.seen.has(offer.entry.id)}
     chosen = wanted(found, limit, rng, have=have, max_bytes=PULL_BYTES)
     screened: list[Screened] = []
-    wishes: dict[bytes, list[bytes]] = {}
+    wishes: dict[bytes, list[Offer]] = {}
     for offer in chosen:
-        wishes.setdefault(offer.source, []).append(offer.entry.id)
-    replies = await asyncio.gather(*(node.exchange.pull(source, ids) for source, ids in wishes.items()))
+        wishes.setdefault(offer.source, []).append(offer)
+    replies = await asyncio.gather(*(node.exchange.pull(source, some) for source, some in wishes.items()))
     for source, reply in zip(wishes, replies, strict=True):
         for data in reply:
             result = screen(data, node.view, now_ms)

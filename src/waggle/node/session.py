@@ -109,7 +109,6 @@ def resume(console: Console, path: Path, overrides: Callable[[Config], Config]) 
 def _prepare(console: Console, path: Path, config: Config, charter: Charter, num: int, keep: bool = False) -> Session:
     threads = build.set_threads(config)
     made = build.plan_memory(config, num, keep)
-    made.apply()
     console.print(f"{num} node{'s' if num > 1 else ''}, model {config.model.name}, {threads} threads")
     for line in made.lines():
         console.print(line, highlight=False)

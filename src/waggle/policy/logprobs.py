@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from waggle.core.errors import ModelError
 from waggle.core.rng import rng_for
+from waggle.policy.linear import product
 from waggle.policy.tree import Packing, Prompted, Row, pack
 
 CHUNK_BYTES = 16 << 20
@@ -132,7 +133,7 @@ class _Score(torch.autograd.Function):
         grad_UV.mul_(-torch.zeros_like(total_U).index_add_(0, state_N, grad_N)[:, None])
         grad_UV.index_put_((state_N, target_N), grad_N, accumulate=True).div_(ctx.temperature)
         _accumulate(ctx.head, grad_UV, hidden_UD)
-        return (grad_UV @ ctx.head.weight).to(hidden_UD.dtype), None, None, None, None
+        return product(grad_UV, ctx.head.weight.t()).to(hidden_UD.dtype), None, None, None, None
 
 
 def _logits(hidden_UD: Tensor, head: nn.Linear) -> Tensor:

@@ -1,9 +1,9 @@
-"""What memory this machine still has, and how the C library is to use it.
+"""What memory this machine still has, and giving back what the C library keeps.
 
 Linux says what is available (`/proc/meminfo`), and control groups (version 2 or 1) say what a container may use;
 the smaller holds. Elsewhere half of the physical memory is assumed to be free. glibc keeps freed blocks of up to
 32 MB in a heap that fragments: after a training step with gigabytes of short-lived tensors it holds far more than is
-in use. `return_memory` makes it give every large block back at once, which costs page faults (an eighth of a step).
+in use, until it is told to `trim`.
 """
 
 import ctypes
@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _UNLIMITED = 1 << 60
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_LARGE_BLOCK_BYTES = 1 << 20
 
 
 def available_bytes(root: Path = Path("/")) -> int:
@@ -28,14 +26,6 @@ def available_bytes(root: Path = Path("/")) -> int:
 def resident_bytes(root: Path = Path("/")) -> int:
     """Memory that this process holds already, in bytes; 0 where the system does not say."""
     return _field(root / "proc/self/status", "VmRSS:") * 1024
-
-
-def return_memory() -> bool:
-    """From now on, give large blocks back to the system as soon as they are freed; False where that is not glibc."""
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallopt"):
-        return False
-    return all(libc.mallopt(kind, _LARGE_BLOCK_BYTES) == 1 for kind in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD))
 
 
 def trim() -> None:

@@ -4,11 +4,10 @@ A node holds its weights, and for what it trains two moments of AdamW. On top co
 needs, since a node trains or answers, never both: gradients, activations and scores of one packed row, or the
 sampler's cache and scores. Nodes of one process take turns, so they share that part. LoRA nodes share the base.
 
-The formulas count tensors; the constants `_RUNTIME_BYTES` and `_SLACK` were measured (SmolLM2-135M, float32, peak of
-the resident set on Linux: tests/policy/test_memory.py repeats it). What does not fit is made smaller in this
-order: freed blocks returned at once, fewer tokens a packed row, a smaller cache, a LoRA adapter instead of all weights.
-What still does not fit is refused. Left out: the graders' processes, about 0.15 GB each; a tenth of the
-memory is left to them and everybody else.
+The formulas count tensors; `_RUNTIME_BYTES` and `_HEAP_BYTES` were measured (SmolLM2-135M, float32, peak of the
+resident set on Linux: tests/policy/test_memory.py repeats it). What does not fit is made smaller in this order: tokens
+of a packed row, the cache for answers, a LoRA adapter instead of all weights. What still does not fit is refused.
+Left out: the graders' processes, about 0.15 GB each; a tenth of the memory is left to them and everybody else.
 """
 
 from collections.abc import Iterator
@@ -20,19 +19,21 @@ from waggle.core.errors import ModelError
 from waggle.policy import machine
 from waggle.policy.adapter import TARGETS
 
-KV_BYTES = 256 << 20
-"""Cache of keys and values, with the scores of one step, that the sampler aims at."""
-ACTIVATION_BYTES = 192 << 20
+KV_BYTES = 720 << 20
+"""Cache of keys and values, with the scores of one step, that the sampler aims at: what training all weights needs."""
+ACTIVATION_BYTES = 64 << 20
 """Activations that the trainer keeps for a packed row of `_FULL_ROW` tokens; shorter rows get a part of it."""
 _FULL_ROW = 1024
 _LEAST_ROW, _LEAST_KV_BYTES = 256, 32 << 20
 _PREFILL_TOKENS = 1024
-_SCORE_CHUNK_BYTES = 32 << 20
-_RUNTIME_BYTES = 560_000_000
-"""Python, torch, transformers, the tokenizer, the question generators, and workspaces of the kernels."""
+_SCORE_BYTES = 32 << 20
+"""Scores of one chunk, twice."""
+_RUNTIME_BYTES = 600_000_000
+"""Python, torch, transformers, the tokenizer, the question generators, and what the kernels keep."""
 _DEVICE_BYTES = 600_000_000
 """What a GPU's own runtime takes."""
-_SLACK = 1.02
+_HEAP_BYTES = 96 << 20
+"""Freed blocks that the C library holds between two trims."""
 _SHARE = 0.9
 _FALLBACK_RANK = 16
 
@@ -51,9 +52,9 @@ def row_bytes(vocabulary: int) -> int:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What counts about a model. Example: `Sizes("tiny", 170_000, 4_500, 3, 64, 192, 1536)`.
+    """What counts about a model. Example: `Sizes("tiny", 164_480, 3_648, 3, 64, 192, 768, 16_576)`.
 
-    `per_rank` is the number of adapter parameters for each unit of LoRA rank.
+    `per_rank` is the number of adapter parameters for each unit of LoRA rank, `embedding` that of the embedding.
     """
 
     name: str
@@ -63,14 +64,14 @@ class Sizes:
     hidden: int
     intermediate: int
     kv_token_bytes: int
+    embedding: int = 0
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
     """What a run may use, and the arithmetic. Sizes are bytes for all nodes together unless they say otherwise.
 
-    `token_budget`, `activation_bytes`, `kv_bytes` and `lora_rank` are what each node is to be given. `strict` says
-    whether freed blocks must be returned at once; `apply` sees to it.
+    `token_budget`, `activation_bytes`, `kv_bytes` and `lora_rank` are what each node is to be given.
     """
 
     sizes: Sizes
@@ -82,7 +83,6 @@ class MemoryPlan:
     budget_bytes: int
     on_gpu: bool = False
     bfloat16: bool = False
-    strict: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -97,10 +97,16 @@ class MemoryPlan:
 
     @property
     def train_bytes(self) -> int:
-        """Passing need of a training step: gradients, activations, inputs of all layers, one layer's work, scores."""
+        """Passing need of a training step: gradients, and the larger of two that are never there together.
+
+        Those are a row's activations (what is kept, the inputs of all layers, one layer's work, scores) and, at the
+        end of the backward pass, the gradient of the embedding before it is added to that of the output layer.
+        """
         s = self.sizes
-        per_token = 4 * (s.layers * s.hidden + 4 * s.hidden + 3 * s.intermediate)
-        return 4 * self.trained + self.activation_bytes + self.token_budget * per_token + _SCORE_CHUNK_BYTES
+        per_token = 4 * (s.layers * s.hidden + 8 * s.hidden + 6 * s.intermediate)
+        row = self.activation_bytes + _HEAP_BYTES + self.token_budget * per_token + _SCORE_BYTES
+        embedding = 0 if self.lora_rank else 4 * s.embedding + 2 * _SCORE_BYTES
+        return 4 * self.trained + max(row, embedding)
 
     @property
     def answer_bytes(self) -> int:
@@ -108,13 +114,6 @@ class MemoryPlan:
         s = self.sizes
         per_token = s.kv_token_bytes + 4 * (6 * s.hidden + 4 * s.intermediate)
         return self.kv_bytes + _PREFILL_TOKENS * per_token
-
-    @property
-    def heap_bytes(self) -> int:
-        """What the C library may keep of freed blocks: at most about all activations of a row."""
-        if self.strict or self.on_gpu:
-            return 0
-        return self.token_budget * self.sizes.layers * 4 * (12 * self.sizes.hidden + 4 * self.sizes.intermediate)
 
     def parts(self) -> Iterator[tuple[str, int]]:
         """Names and bytes, in the order of the arithmetic."""
@@ -128,13 +127,11 @@ class MemoryPlan:
         yield "moments", 8 * self.trained * self.nodes
         name = "a training step" if self.train_bytes >= self.answer_bytes else "answers"
         yield name, max(self.train_bytes, self.answer_bytes) * self.processes
-        if self.heap_bytes:
-            yield "heap", self.heap_bytes * self.processes
 
     @property
     def need_bytes(self) -> int:
         """The peak, by the arithmetic."""
-        return int(_SLACK * sum(size for _, size in self.parts()))
+        return sum(size for _, size in self.parts())
 
     def lines(self) -> list[str]:
         """The plan in words, for people."""
@@ -148,14 +145,7 @@ class MemoryPlan:
     def arithmetic(self) -> str:
         """The sum, e.g. `runtime 0.42 + weights 0.54 + ... = 2.95 GB of 20.1 GB`."""
         terms = " + ".join(f"{name} {size / 1e9:.2f}" for name, size in self.parts())
-        return (
-            f"{terms}, with {_SLACK - 1:.0%} slack {self.need_bytes / 1e9:.2f} GB of {self.budget_bytes / 1e9:.2f} GB"
-        )
-
-    def apply(self) -> None:
-        """Set the C library up as planned; call before loading."""
-        if self.strict:
-            machine.return_memory()
+        return f"{terms} = {self.need_bytes / 1e9:.2f} GB of {self.budget_bytes / 1e9:.2f} GB"
 
 
 def plan(
@@ -219,9 +209,6 @@ def fit(wanted: MemoryPlan) -> MemoryPlan:
 def _smaller(plan: MemoryPlan) -> Iterator[MemoryPlan]:
     """This plan, and after it each that needs less; what needs more of the two passing needs is shrunk first."""
     yield plan
-    if not plan.on_gpu:
-        plan = replace(plan, strict=True)
-        yield plan
     while True:
         if plan.train_bytes >= plan.answer_bytes and plan.token_budget > _LEAST_ROW:
             plan = replace(plan, token_budget=max(_LEAST_ROW, plan.token_budget // 2))
@@ -236,8 +223,6 @@ def _changes(wanted: MemoryPlan, got: MemoryPlan) -> Iterator[str]:
     """What was made smaller, in words."""
     if got.lora_rank != wanted.lora_rank:
         yield f"all weights do not fit, so a LoRA adapter of rank {got.lora_rank} is trained instead"
-    if got.strict and not wanted.strict:
-        yield "freed memory is returned at once, which makes steps slower"
     if got.token_budget != wanted.token_budget:
         yield f"rows have {got.token_budget} tokens instead of {wanted.token_budget}"
     if got.kv_bytes != wanted.kv_bytes:
@@ -283,5 +268,6 @@ def measure(name: str, cache: Path | None = None) -> tuple[Sizes, int]:
         hidden=hidden,
         intermediate=int(getattr(config, "intermediate_size", None) or 4 * hidden),
         kv_token_bytes=kv_token_bytes(config),
+        embedding=model.get_input_embeddings().weight.numel(),
     )
     return sizes, rank

@@ -26,6 +26,7 @@ from torch import Tensor
 from waggle.core.errors import ModelError
 from waggle.core.rng import seed_for, uniforms
 from waggle.core.types import Completion, Sampling, Task, Text, Tokens
+from waggle.policy import machine
 from waggle.policy.cache import SlotCache
 from waggle.policy.memory import kv_token_bytes, row_bytes
 from waggle.policy.policy import Policy
@@ -69,6 +70,7 @@ def generate(policy: Policy, tasks: Sequence[Task], num: int, sampling: Sampling
         for chunk in _chunks(policy, rows, prompts):
             for row, answer in zip(chunk, _decode(policy, tasks, chunk, prefill, sampling), strict=True):
                 answers[row.task, row.number] = answer
+    machine.trim()  # the cache is gone
     return [[answers[t, i] for i in range(num)] for t in range(len(tasks))]
 
 
@@ -83,13 +85,24 @@ def _limit(policy: Policy, task: Task, prompt: tuple[int, ...], sampling: Sampli
 
 
 def _chunks(policy: Policy, rows: Sequence[_Row], prompts: Sequence[tuple[int, ...]]) -> Iterator[list[_Row]]:
-    """Rows in order, as many at a time as the memory for keys, values and scores allows, but at least one."""
+    """Rows in order, as many at a time as the memory for keys, values and scores allows, but at least one.
+
+    Neighbouring chunks that are not kept apart by their lengths are of one size, since a small one costs as much.
+    """
+    few = list(_bounded(policy, rows, prompts, len(rows)))
+    yield from _bounded(policy, rows, prompts, -(-len(rows) // max(1, len(few))))
+
+
+def _bounded(
+    policy: Policy, rows: Sequence[_Row], prompts: Sequence[tuple[int, ...]], most: int
+) -> Iterator[list[_Row]]:
     slot_bytes, score_bytes = kv_token_bytes(policy.model.config), row_bytes(policy.vocabulary)
     chunk: list[_Row] = []
     prompt = limit = 0
     for row in rows:
         prompt, limit = max(prompt, len(prompts[row.task])), max(limit, row.limit)
-        if chunk and (len(chunk) + 1) * ((prompt + limit) * slot_bytes + score_bytes) > policy.kv_bytes:
+        need_bytes = (len(chunk) + 1) * ((prompt + limit) * slot_bytes + score_bytes)
+        if chunk and (len(chunk) == most or need_bytes > policy.kv_bytes):
             yield chunk
             chunk, prompt, limit = [], len(prompts[row.task]), row.limit
         chunk.append(row)

@@ -16,12 +16,16 @@ from waggle.core.types import Announcement, Entry, Group
 
 
 class Offer(NamedTuple):
-    """An announced group and whom to ask for it."""
+    """An announced group, by its place among the entries, and whom to ask for it."""
 
-    author: bytes
+    news: Announcement
+    line: int
     source: bytes
-    created_ms: int
-    entry: Entry
+
+    @property
+    def entry(self) -> Entry:
+        """Its line of the announcement."""
+        return self.news.entries[self.line]
 
 
 class Decision(NamedTuple):
@@ -46,7 +50,7 @@ Sampler = Callable[[Sequence[Group], int, np.random.Generator], list[Decision]]
 
 def offers(announcement: Announcement, source: bytes) -> list[Offer]:
     """The groups of an announcement that `source` passed on or made."""
-    return [Offer(announcement.author, source, announcement.created_ms, entry) for entry in announcement.entries]
+    return [Offer(announcement, line, source) for line in range(len(announcement.entries))]
 
 
 def wanted(
@@ -58,13 +62,13 @@ def wanted(
     """
     queues: dict[bytes, list[Offer]] = {}
     for offer in {offer.entry.id: offer for offer in offered if offer.entry.id not in have}.values():
-        queues.setdefault(offer.author, []).append(offer)
+        queues.setdefault(offer.news.author, []).append(offer)
     authors = sorted(queues)
     rng.shuffle(authors)
     for author in authors:
         queue = sorted(queues[author], key=lambda offer: offer.entry.id)
         rng.shuffle(queue)
-        queues[author] = sorted(queue, key=lambda offer: offer.created_ms)  # stable; taken from the end
+        queues[author] = sorted(queue, key=lambda offer: offer.news.created_ms)  # stable; taken from the end
     chosen: list[Offer] = []
     room_bytes = max_bytes
     while authors and len(chosen) < limit:

@@ -31,16 +31,20 @@ UNUSABLE: dict[str, str] = {
 
 _ONE_DIGIT = {"min_digits": 1, "max_digits": 1}
 _ONE_TO_TWO = {"min_digits": 1, "max_digits": 2}
-_SEQUENCE = {"min_terms": 4, "max_terms": 6, "min_value": 0, "max_value": 20, "max_complexity": 1}
+_TWO_TERMS = {"min_terms": 2, "max_terms": 2, **_ONE_TO_TWO}
+_THREE_TERMS = {"min_terms": 3, "max_terms": 3, **_ONE_DIGIT}
+_PLUS_MINUS = {"operators": ["+", "-"], "allow_parentheses": False, "allow_negation": False}
+_QUICK = {"max_tokens": 6, "weight": 6}
 
 _SHORT: tuple[dict[str, Any], ...] = (
-    {"env": "chain_sum", "config": {"min_terms": 2, "max_terms": 2, **_ONE_TO_TWO}, "max_tokens": 6, "weight": 6},
-    {"env": "products", "config": {"min_terms": 2, "max_terms": 2, **_ONE_TO_TWO}, "max_tokens": 6, "weight": 6},
-    {"env": "number_sequence", "config": _SEQUENCE, "max_tokens": 6, "weight": 6},
+    {"env": "chain_sum", "config": _TWO_TERMS, **_QUICK},
+    {"env": "chain_sum", "config": _THREE_TERMS, "name": "chain_sum_three", **_QUICK},
+    {"env": "basic_arithmetic", "config": {**_TWO_TERMS, **_PLUS_MINUS}, **_QUICK},
+    {"env": "products", "config": _TWO_TERMS, **_QUICK},
 )
-_WORKED: dict[str, Any] = {  # one draw in nineteen: its answers are ten times as long
+_WORKED: dict[str, Any] = {  # one draw in twenty-five: its answers are ten times as long
     "env": "chain_sum",
-    "config": {"min_terms": 3, "max_terms": 3, **_ONE_DIGIT},
+    "config": _THREE_TERMS,
     "name": "chain_sum_worked",
     "working": "sum-steps",
     "max_tokens": 48,

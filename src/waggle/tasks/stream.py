@@ -3,7 +3,8 @@
 Draw `d` of epoch `e` either belongs to the author's own stream or, at positions that are the same for
 everybody, to the stream common to the swarm, so that several peers answer the same question. Seed and family
 of a draw are functions of (charter, author or nobody, e, d) alone: anyone can check a reference, a restart
-does not replay, and who works on some families only skips the draws of others.
+does not replay, and who works on some families only skips the draws of others. Draws come in runs of one family,
+since questions that share their examples are answered and trained on for much less.
 What this cannot prevent is an author who starts at any epoch he likes: admission sees to it that they advance.
 """
 
@@ -19,7 +20,10 @@ from waggle.core.rng import seed_for, uniforms
 from waggle.core.types import Charter, Count, Family, Noun, TaskRef
 from waggle.tasks.gym import EPOCH
 
-__all__ = ["EPOCH", "Cursor", "family_of", "is_common", "ref_at", "ref_is_drawn", "stream_seed"]
+RUN = 16
+"""Draws in a row that come from one stream and one family."""
+
+__all__ = ["EPOCH", "RUN", "Cursor", "family_of", "is_common", "ref_at", "ref_is_drawn", "stream_seed"]
 
 
 class Cursor(Noun, frozen=True):
@@ -41,13 +45,13 @@ def _uniforms_D(seed: int) -> NDArray[np.float64]:
 
 
 def is_common(charter: bytes, epoch: int, index: int, share: float) -> bool:
-    """Whether a draw comes from the common stream: the same for every author."""
-    return bool(_uniforms_D(seed_for("common", charter, epoch))[index] < share)
+    """Whether a draw, with its run, comes from the common stream: the same for every author."""
+    return bool(_uniforms_D(seed_for("common", charter, epoch))[index // RUN] < share)
 
 
 def family_of(seed: int, index: int, weights: tuple[int, ...]) -> int:
-    """The position in the charter of the family of a stream's draw; families are drawn by their weights."""
-    draw = float(_uniforms_D(seed_for("family", seed))[index]) * sum(weights)
+    """The position in the charter of the family of a stream's draw; each run draws one, by the families' weights."""
+    draw = float(_uniforms_D(seed_for("family", seed))[index // RUN]) * sum(weights)
     return next((i for i, below in enumerate(itertools.accumulate(weights)) if draw < below), len(weights) - 1)
 
 
