@@ -100,8 +100,10 @@ class ShareConfig(Section):
     """How foreign groups are chosen: `uniform` (those with a signal, evenly) or `top_reward` (highest sum first)."""
     publish: Literal["signal", "all", "none"] = "signal"
     """Which own groups are offered: those with a learning signal, all, or none."""
-    logprobs: bool = True
-    """Whether token ids and log-probabilities travel with the text, for peers with the same tokenizer."""
+    logprobs: bool = False
+    """Whether token ids and log-probabilities travel with the text, so that peers can correct for the author's policy.
+
+    Without, peers with any tokenizer train on the text as if it were their own answer, as in SAPO."""
     fanout: Annotated[int, Field(ge=1, le=64)] = 8
     """Peers that an announcement is pushed to."""
     max_lag: Annotated[int, Field(ge=1)] = 64
@@ -117,7 +119,7 @@ class ShareConfig(Section):
 class EvalConfig(Section):
     """Own answers to held-out questions."""
 
-    every: Annotated[int, Field(ge=0)] = 20
+    every: Annotated[int, Field(ge=0)] = 5
     """Rounds between evaluations on the steering questions, which choose the best weights; 0 turns them off."""
     steer: Annotated[int, Field(ge=1)] = 60
     """Questions per steering evaluation."""

@@ -20,8 +20,10 @@ from waggle.core.rng import seed_for, uniforms
 from waggle.core.types import Charter, Count, Family, Noun, TaskRef
 from waggle.tasks.gym import EPOCH
 
-RUN = 16
+RUN = 8
 """Draws in a row that come from one stream and one family."""
+_GOLDEN = 0x9E3779B97F4A7C15
+"""2**64 over the golden ratio: its multiples fill the circle evenly, however many there are."""
 
 __all__ = ["EPOCH", "RUN", "Cursor", "family_of", "is_common", "ref_at", "ref_is_drawn", "stream_seed"]
 
@@ -50,8 +52,12 @@ def is_common(charter: bytes, epoch: int, index: int, share: float) -> bool:
 
 
 def family_of(seed: int, index: int, weights: tuple[int, ...]) -> int:
-    """The position in the charter of the family of a stream's draw; each run draws one, by the families' weights."""
-    draw = float(_uniforms_D(seed_for("family", seed))[index // RUN]) * sum(weights)
+    """The position in the charter of the family of a stream's draw.
+
+    Runs step around a circle by the golden ratio, so that every stretch of them has families by their weights.
+    """
+    place = ((seed_for("family", seed) << 11) + index // RUN * _GOLDEN) % 2**64
+    draw = place * sum(weights) >> 64
     return next((i for i, below in enumerate(itertools.accumulate(weights)) if draw < below), len(weights) - 1)
 
 
