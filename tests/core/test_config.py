@@ -15,7 +15,7 @@ def test_overrides_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) 
     file = tmp_path / "config.toml"
     file.write_text('[round]\nlocal = 2\nforeign = 3\n[model]\nname = "tiny"\n')
     config = load(file, ["round.local=5", "model.name=smollm2-135m"])
-    assert (config.round.local, config.round.foreign, config.round.group_size) == (5, 3, 8)
+    assert (config.round.local, config.round.foreign, config.round.group_size) == (5, 3, 16)
     assert config.model.name == "smollm2-135m"
 
 

@@ -62,7 +62,7 @@ class RoundConfig(Section):
 
     local: Annotated[int, Field(ge=1, le=256)] = 6
     """I: groups of own answers per round."""
-    foreign: Annotated[int, Field(ge=0, le=256)] = 4
+    foreign: Annotated[int, Field(ge=0, le=256)] = 6
     """J: groups of peers' answers per round, taken from the pool; 0 is plain training alone."""
     group_size: Annotated[int, Field(ge=2, le=256)] = 16
     """Completions per question."""
@@ -77,7 +77,7 @@ class RoundConfig(Section):
 class LearnConfig(Section):
     """The policy gradient."""
 
-    loss: Literal["clip", "cispo", "soft_gate", "reinforce"] = "clip"
+    loss: Literal["clip", "cispo", "soft_gate", "reinforce"] = "reinforce"
     """Named loss, see docs/algorithms.md."""
     learning_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Step size of AdamW; 0 takes the vetted default: 2e-5 for all weights, 2e-4 for LoRA."""
@@ -100,10 +100,8 @@ class ShareConfig(Section):
     """How foreign groups are chosen: `uniform` (those with a signal, evenly) or `top_reward` (highest sum first)."""
     publish: Literal["signal", "all", "none"] = "signal"
     """Which own groups are offered: those with a learning signal, all, or none."""
-    logprobs: bool = False
-    """Whether token ids and log-probabilities travel with the text, so that peers can correct for the author's policy.
-
-    Without, peers with any tokenizer train on the text as if it were their own answer, as in SAPO."""
+    logprobs: bool = True
+    """Whether token ids and log-probabilities travel with the text, for peers with the same tokenizer."""
     fanout: Annotated[int, Field(ge=1, le=64)] = 8
     """Peers that an announcement is pushed to."""
     max_lag: Annotated[int, Field(ge=1)] = 64

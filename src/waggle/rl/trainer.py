@@ -171,6 +171,7 @@ class Trainer:
             for values_N in (trained.old_N, trained.known_N, trained.advantages_N, trained.foreign_N)
         )
         old_N = torch.where(known_N, old_N, logprobs_N.detach())
+        advantages_N = torch.where(foreign_N & ~known_N, advantages_N.clamp(min=0), advantages_N)
         learn = self._learn
         return LossInputs(logprobs_N, old_N, advantages_N, foreign_N, learn.clip_low, learn.clip_high)
 
