@@ -132,15 +132,27 @@ def test_text_takes_my_own_log_probabilities_as_old(policy: Policy) -> None:
     assert (report.ratio_mean, report.ratio_max, report.diff_max_foreign, report.diff_max_own) == (1, 1, 0, 0)
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+def test_of_peers_texts_only_the_better_ones_are_learned(policy: Policy, loss: str) -> None:
+    def batch(author: bytes, wrong: float) -> Batch:
+        whole = build([group((text("7"), 1.0), (text("88"), 0.0), author=author)], policy, ME)
+        return Batch(tuple(replace(e, advantages=(e.advantages[0], wrong * e.advantages[1])) for e in whole.examples))
+
+    better_alone = gradient(policy, batch(ME, 0), loss=loss)
+    assert_close(gradient(policy, batch(PEER, 1), loss=loss), better_alone, 1e-6)
+    mine = gradient(policy, batch(ME, 1), loss=loss)
+    assert any(float((mine[name] - grad).norm()) > 0.01 * float(grad.norm()) for name, grad in better_alone.items())
+
+
 def test_a_foreign_answer_likelier_for_me_is_pushed_down_no_harder_than_my_own(policy: Policy) -> None:
     def batch(author: bytes, logprob: float | None) -> Batch:
         answers = [(spelled(policy, w, logprob=logprob), r) for w, r in (("7", 0.0), ("8", 0.0), ("9", 1.0))]
         whole = build([group(*answers, author=author)], policy, ME)
         return Batch(tuple(replace(e, advantages=(*e.advantages[:2], 0.0)) for e in whole.examples))
 
-    wanted = gradient(policy, batch(ME, None))
-    assert_close(gradient(policy, batch(PEER, -9.0)), wanted, 1e-5)
-    own = gradient(policy, batch(ME, -9.0))
+    wanted = gradient(policy, batch(ME, None), loss="clip")
+    assert_close(gradient(policy, batch(PEER, -9.0), loss="clip"), wanted, 1e-5)
+    own = gradient(policy, batch(ME, -9.0), loss="clip")
     assert float(own["model.norm.weight"].norm()) > 10 * float(wanted["model.norm.weight"].norm())
 
 

@@ -29,21 +29,18 @@ UNUSABLE: dict[str, str] = {
 }
 """Environments of ReasoningGYM 0.1.25 that a charter cannot hold, and why."""
 
-_ONE_DIGIT = {"min_digits": 1, "max_digits": 1}
-_ONE_TO_TWO = {"min_digits": 1, "max_digits": 2}
-_TWO_TERMS = {"min_terms": 2, "max_terms": 2, **_ONE_TO_TWO}
-_THREE_TERMS = {"min_terms": 3, "max_terms": 3, **_ONE_DIGIT}
+_TWO_TERMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
 _PLUS_MINUS = {"operators": ["+", "-"], "allow_parentheses": False, "allow_negation": False}
 _QUICK = {"max_tokens": 6, "weight": 24}
 
 _SHORT: tuple[dict[str, Any], ...] = (
     {"env": "chain_sum", "config": _TWO_TERMS, **_QUICK},
-    {"env": "chain_sum", "config": _THREE_TERMS, "name": "chain_sum_three", **_QUICK},
     {"env": "basic_arithmetic", "config": {**_TWO_TERMS, **_PLUS_MINUS}, **_QUICK},
+    {"env": "products", "config": _TWO_TERMS, **_QUICK},
 )
 _WORKED: dict[str, Any] = {  # one draw in seventy-three: its answers are ten times as long
     "env": "chain_sum",
-    "config": _THREE_TERMS,
+    "config": {"min_terms": 3, "max_terms": 3, "min_digits": 1, "max_digits": 1},
     "name": "chain_sum_worked",
     "working": "sum-steps",
     "max_tokens": 48,
