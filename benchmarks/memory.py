@@ -42,7 +42,10 @@ def main() -> None:
     options = parser.parse_args()
     if not Path("/proc/self/status").exists():
         raise SystemExit("this benchmark reads /proc and needs Linux")
-    for name, sets in (("all weights", ()), ("LoRA, rank 16", ("model.lora_rank=16",))):
+    for name, sets in (
+        ("all weights, told to stay in 3.0 GB", ("model.memory_gb=3.0",)),
+        ("LoRA of rank 16, told to stay in 1.5 GB", ("model.lora_rank=16", "model.memory_gb=1.5")),
+    ):
         print(f"{name}: peak {peak_gb(options.rounds, *sets):.2f} GB", flush=True)
 
 
