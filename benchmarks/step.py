@@ -115,7 +115,7 @@ def their_times(policy: Policy, options: Any, steps: int) -> list[float]:
             max_completion_length=options.new,
             max_steps=steps,
             beta=0.0,
-            learning_rate=2e-5,
+            learning_rate=3e-5,
             gradient_checkpointing=options.checkpointing,
             bf16=False,
             fp16=False,

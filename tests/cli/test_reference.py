@@ -82,7 +82,7 @@ def test_a_dry_run_says_what_would_happen_and_leaves_nothing(waggle: Waggle, her
     assert done.code == 0
     assert "chain_sum" in done.out
     assert "2 on" in done.out
-    assert "18 minutes" in done.out
+    assert "19 minutes" in done.out
     assert "memory    runtime " in done.out
     assert list(here.iterdir()) == []
     for setting, said in (("model.name=/nowhere", "/nowhere"), ("model.memory_gb=0.1", "does not fit into memory")):

@@ -40,6 +40,20 @@ def test_a_run_from_beginning_to_end(waggle: Waggle, here: Path) -> None:
     assert (taken.code, "--resume run" in taken.sentence) == (5, True)
 
 
+@pytest.mark.slow
+def test_equal_seeds_give_equal_runs(waggle: Waggle, here: Path) -> None:
+    task_file(here / "asked.jsonl")
+    sets = [f"--set={setting}" for setting in SETTINGS]
+    for run in ("first", "second"):
+        assert waggle("swarm", "--nodes", "2", "--run", run, *sets).code == 0
+    for name in ("charter.bin", "metrics.jsonl", "model/model.safetensors"):
+        first, second = ((here / run / "node-2" / name).read_bytes() for run in ("first", "second"))
+        assert first == second
+    assert (here / "first" / "before.bin").read_bytes() == (here / "second" / "before.bin").read_bytes()
+    assert waggle("swarm", "--nodes", "2", "--run", "third", *sets, "--set=run.seed=1").code == 0
+    assert (here / "first/node-2/metrics.jsonl").read_bytes() != (here / "third/node-2/metrics.jsonl").read_bytes()
+
+
 def fail_in(named: Path | None) -> None:
     """A run that leaves things and does not come to begin."""
     with new_folder(named, "swarm") as path:
@@ -68,6 +82,6 @@ def test_runs_of_one_second_have_folders_of_their_own(here: Path) -> None:
 
 
 def test_a_swarm_ends_by_itself() -> None:
-    assert with_default_end(load()).run.minutes == 18
+    assert with_default_end(load()).run.minutes == 19
     assert with_default_end(load(None, ["run.rounds=3"])).run.minutes == 0
     assert with_default_end(load(None, ["run.minutes=2"])).run.minutes == 2

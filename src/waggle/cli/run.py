@@ -78,7 +78,7 @@ def with_default_end(config: Config) -> Config:
     """A swarm ends by itself: where neither rounds nor minutes are set, after the vetted time."""
     if config.run.rounds or config.run.minutes:
         return config
-    return override_run(config, ["run.minutes=18"])
+    return override_run(config, ["run.minutes=19"])
 
 
 def _resume(path: Path, sets: list[str] | None, others: dict[str, object]) -> None:
@@ -117,7 +117,6 @@ def swarm(
 
     from rich.console import Console
 
-    from waggle.core.clock import SystemClock
     from waggle.node import build, session
 
     if resume:
@@ -126,7 +125,7 @@ def swarm(
     config = with_default_end(load(config_file, sets or []))
     with new_folder(run, "swarm") as path:
         keys = [build.local_key(config.run.seed, number) for number in range(nodes)]
-        charter = build.found_charter(config, keys[0], SystemClock(), "local swarm", path / build.FILES)
+        charter = build.found_charter(config, keys[0], "local swarm", path / build.FILES)
         console.print(f"run folder {path}", highlight=False)
         begun = session.start(console, path, config, keys, charter)
     asyncio.run(session.run(begun))
@@ -146,7 +145,6 @@ def join(
 
     from rich.console import Console
 
-    from waggle.core.clock import SystemClock
     from waggle.core.keys import Key
     from waggle.node import build, session
 
@@ -160,7 +158,7 @@ def join(
         if invited:
             _require_member(invited, own.id)
             build.bring_file(config, invited, path / build.FILES)
-        charter = invited or build.found_charter(config, own, SystemClock(), "swarm of one", path / build.FILES)
+        charter = invited or build.found_charter(config, own, "swarm of one", path / build.FILES)
         console.print(f"run folder {path}", highlight=False)
         console.print("no peers are reachable in this release: the node trains alone on its swarm's questions")
         begun = session.start(console, path, config, [own], charter)

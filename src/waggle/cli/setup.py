@@ -60,7 +60,8 @@ def new(
     config = load(config_file, sets or [])
     with tempfile.TemporaryDirectory() as folder:
         founder = Key.load_or_create(key_file(key))
-        charter = found_charter(config, founder, SystemClock(), name, Path(folder), members)
+        created_ms = int(SystemClock().now_s() * 1000)
+        charter = found_charter(config, founder, name, Path(folder), members, created_ms)
     text = ticket_text(Ticket(charter))
     if out:
         write_atomic(out, text.encode() + b"\n")

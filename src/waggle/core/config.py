@@ -80,7 +80,7 @@ class LearnConfig(Section):
     loss: Literal["clip", "cispo", "soft_gate", "reinforce"] = "reinforce"
     """Named loss, see docs/algorithms.md."""
     learning_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Step size of AdamW; 0 takes the vetted default: 2e-5 for all weights, 2e-4 for LoRA."""
+    """Step size of AdamW; 0 takes the vetted default: 3e-5 for all weights, 2e-4 for LoRA."""
     warmup: Annotated[int, Field(ge=0)] = 2
     """Steps over which the step size rises to its value."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2

@@ -13,7 +13,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from waggle.core.clock import SystemClock
 from waggle.core.codec import encode
 from waggle.core.config import Config
 from waggle.core.errors import ModelError
@@ -45,7 +44,7 @@ def evaluate_command(console: Console, model: str, config: Config, json_file: Pa
 def _of_model(console: Console, model: str, config: Config) -> dict[str, Score]:
     key = build.local_key(config.run.seed, 0)
     with tempfile.TemporaryDirectory() as folder:
-        charter = build.found_charter(config, key, SystemClock(), "evaluation", Path(folder))
+        charter = build.found_charter(config, key, "evaluation", Path(folder))
         score = ask_model(model, charter, config, Path(folder))
     table = Table(title=f"{model}: own answers to held-out questions (pass@1, 95 % interval)")
     for title in ("family", "questions", "right"):

@@ -63,16 +63,19 @@ def families_of(config: Config, files: Path) -> tuple[Family, ...]:
 
 
 def found_charter(
-    config: Config, key: Key, clock: Clock, name: str, files: Path, members: Sequence[bytes] = ()
+    config: Config, key: Key, name: str, files: Path, members: Sequence[bytes] = (), created_ms: int = 0
 ) -> Charter:
     """Found a swarm on this machine's configuration; families too small to hold questions out are refused.
+
+    Questions follow from the charter. One that stays on this machine carries no time, so that the same key and
+    families give the same questions in every run, and what two runs reached can be compared.
 
     Raises:
         TaskError: see `families_of`, or a family with too few questions.
     """
     families = families_of(config, files)
     require_distinct(families)
-    return new_charter(key, name, families, created_ms=int(clock.now_s() * 1000), members=members)
+    return new_charter(key, name, families, created_ms=created_ms, members=members)
 
 
 def bring_file(config: Config, charter: Charter, files: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a running swarm shows: a live table in a terminal, plain lines anywhere else.
+"""What a running swarm shows: a live table in a terminal, plain lines anywhere else. Both fit 80 columns.
 
 It only reads what the nodes have recorded, and draws at most a few times a second from a thread of rich's.
 """
@@ -6,6 +6,7 @@ It only reads what the nodes have recorded, and draws at most a few times a seco
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -100,9 +101,9 @@ class View:
             )
 
     def _draw(self) -> Group:
-        table = Table(expand=False, pad_edge=False)
-        for title in ("node", "round", "held-out", "trend", "reward (last 5)", "peers", "foreign", "sent", "what"):
-            table.add_column(title, justify="left" if title in ("node", "trend", "what") else "right")
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for title in ("node", "round", "held-out", "trend", "reward", "peers", "foreign", "sent"):
+            table.add_column(title, justify="left" if title in ("node", "trend") else "right", no_wrap=True)
         for row in self.rows.values():
             table.add_row(
                 row.name,
@@ -113,14 +114,18 @@ class View:
                 str(row.peers),
                 f"{row.foreign / row.trained:.0%}" if row.trained else "-",
                 f"{row.sent_bytes / 1000:.0f} kB",
-                row.says,
             )
-        return Group(table, Text(self._footer))
+        says = [Text(f"{row.name} {row.says}") for row in self.rows.values()]
+        return Group(table, *says, Text(self._footer))
 
 
 def score_table(before: Score, after: Sequence[tuple[str, Score]], short: Sequence[str]) -> Table:
     """Before and after on the report questions, with 95 % intervals, one line a node and family."""
-    table = Table(title=f"own answers to {before.over().asked} held-out questions: share right, 95 % interval")
+    table = Table(
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title=f"own answers to {before.over().asked} held-out questions: share right, 95 % interval",
+    )
     table.caption = "constant: what always giving the most frequent answer would get"
     for title in ("node", "family", "constant", "before", "after"):
         table.add_column(title, justify="left" if title in ("node", "family") else "right", no_wrap=True)

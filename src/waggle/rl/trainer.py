@@ -29,7 +29,7 @@ from waggle.rl.optimiser import AdamW
 
 MAX_SKIPS = 3
 """Steps skipped in a row that end the run."""
-LEARNING_RATE, LEARNING_RATE_LORA = 2e-5, 2e-4
+LEARNING_RATE, LEARNING_RATE_LORA = 3e-5, 2e-4
 """Vetted defaults for all weights and for LoRA."""
 
 
