@@ -31,12 +31,13 @@ UNUSABLE: dict[str, str] = {
 
 _TWO_TERMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
 _PLUS_MINUS = {"operators": ["+", "-"], "allow_parentheses": False, "allow_negation": False}
+_FEW = {"min_num_statements": 2, "max_num_statements": 4}
 _QUICK = {"max_tokens": 6, "weight": 24}
 
 _SHORT: tuple[dict[str, Any], ...] = (
     {"env": "chain_sum", "config": _TWO_TERMS, **_QUICK},
     {"env": "basic_arithmetic", "config": {**_TWO_TERMS, **_PLUS_MINUS}, **_QUICK},
-    {"env": "products", "config": _TWO_TERMS, **_QUICK},
+    {"env": "needle_haystack", "config": _FEW, "max_tokens": 8, "weight": 24},
 )
 _WORKED: dict[str, Any] = {  # one draw in seventy-three: its answers are ten times as long
     "env": "chain_sum",
