@@ -80,6 +80,16 @@ def test_before_the_first_round_a_table_can_be_drawn() -> None:
     assert "starting" in said(screen)
 
 
+def test_a_long_sentence_is_folded_and_not_cut() -> None:
+    screen = console(terminal=True)
+    view = View(screen, scripted_swarm((SUMS,), 1, config("model.name=scripted")), 3)
+    for row in view.rows.values():
+        row.says = "sharing with 12 peers, 6 of 10 groups foreign; 10 rounds behind the fastest of them all"
+    with view:
+        pass
+    assert "of them all" in " ".join(said(screen).split())
+
+
 def test_a_terminal_is_given_back_after_an_error() -> None:
     screen = console(terminal=True)
     view = View(screen, scripted_swarm((SUMS,), 1, config("model.name=scripted")), 3)

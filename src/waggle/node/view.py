@@ -1,4 +1,4 @@
-"""What a running swarm shows: a live table in a terminal, plain lines anywhere else. Both fit 80 columns.
+"""What a running swarm shows: a live table in a terminal, plain lines anywhere else. Tables fit 80 columns.
 
 It only reads what the nodes have recorded, and draws at most a few times a second from a thread of rich's.
 """
@@ -115,7 +115,7 @@ class View:
                 f"{row.foreign / row.trained:.0%}" if row.trained else "-",
                 f"{row.sent_bytes / 1000:.0f} kB",
             )
-        says = [Text(f"{row.name} {row.says}") for row in self.rows.values()]
+        says = [Text(f"{row.name} {row.says}", no_wrap=False, overflow="fold") for row in self.rows.values()]
         return Group(table, *says, Text(self._footer))
 
 
