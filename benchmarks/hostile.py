@@ -22,7 +22,7 @@ from tests.swarm.hostile import Enemy, second_opinion
 from waggle.core.errors import DecodeError
 from waggle.core.rng import rng_for
 from waggle.core.types import Verdict
-from waggle.swarm.admission import Refusal, finish, screen, screen_announcement
+from waggle.swarm.admission import Refusal, check_signature, finish, screen, screen_announcement
 from waggle.swarm.batch import unpack_batch
 from waggle.swarm.pool import Pool
 from waggle.swarm.seen import Seen
@@ -52,7 +52,7 @@ class Gate:
         goal = self.num_items + count
         while self.num_items < goal:
             self._receive(self.enemy.frame())
-            self._hear(self.enemy.announcement())
+            self._hear(*self.enemy.announcement())
 
     def _receive(self, frame: bytes) -> None:
         self.num_frames += 1
@@ -66,11 +66,12 @@ class Gate:
             self.num_items += 1
             self._admit(item)
 
-    def _hear(self, data: bytes) -> None:
+    def _hear(self, sender: bytes, data: bytes) -> None:
         self.num_items += 1
-        news = screen_announcement(data, self.view, self.enemy.now_ms)
-        if isinstance(news, Refusal):
-            self.refused[news.reason.value] += 1
+        news = screen_announcement(data, sender, self.view, self.enemy.now_ms)
+        refusal = news if isinstance(news, Refusal) else check_signature(news, self.view)
+        if refusal:
+            self.refused[refusal.reason.value] += 1
         else:
             self.num_heard += 1
 

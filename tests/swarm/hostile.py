@@ -131,8 +131,8 @@ class Enemy:
         body[3] = body[3][::-1]
         return [sign_alone(EVE, body, self.now_ms)]
 
-    def announcement(self) -> bytes:
-        """A round's announcement, mostly damaged."""
+    def announcement(self) -> tuple[bytes, bytes]:
+        """Who sends it, and a round's announcement, mostly damaged."""
         author = self.pick([ALICE, BOB, EVE, world.ME])
         bodies = [self.body(author) for _ in range(self.pick([1, 2, 6, 30]))]
         created_ms = self.now_ms + self.pick([0, 0, 0, -3_700_000, 700_000])
@@ -143,7 +143,8 @@ class Enemy:
         data = bytearray(packed(raw))
         if self.rng.random() < 0.2:
             data[int(self.rng.integers(len(data)))] ^= 1 << int(self.rng.integers(8))
-        return bytes(data)
+        sender = EVE if self.rng.random() < 0.1 else author
+        return sender.id, bytes(data)
 
     def bits(self) -> list[bytes]:
         data = bytearray(self.honest()[0])

@@ -16,6 +16,7 @@ from waggle.swarm.admission import (
     Reason,
     Refusal,
     Screened,
+    check_signature,
     finish,
     oversized,
     screen,
@@ -333,13 +334,14 @@ def announced(**changes: object) -> bytes:
 
 
 def test_an_honest_announcement_passes() -> None:
-    news = screen_announcement(announced(), view(max_groups_per_round=3), NOW_MS)
+    news = screen_announcement(announced(), ALICE.id, view(max_groups_per_round=3), NOW_MS)
     assert isinstance(news, Announcement)
     assert len(news.entries) == 3
+    assert check_signature(news, view()) is None
 
 
 def test_announcements_that_are_refused() -> None:
-    entries = announce(CHARTER_ID, sealed(body(), body(number=1))).entries
+    entries = announce(CHARTER_ID, sealed(body())).entries
     mine = encode(announce(CHARTER_ID, sealed(body(ME), author=ME)))
     cases: list[tuple[bytes, admission.View, int, Reason, bytes | None]] = [
         (b"", view(), NOW_MS, Reason.VERSION, None),
@@ -348,16 +350,31 @@ def test_announcements_that_are_refused() -> None:
         (announced(charter=b"d" * 32), view(), NOW_MS, Reason.OTHER_CHARTER, None),
         (mine, view(), NOW_MS, Reason.OWN, None),
         (announced(author=BOB.id), view(), NOW_MS, Reason.SIGNATURE, None),
-        (announced(entries=entries), view(), NOW_MS, Reason.SIGNATURE, None),
         (announced(entries=entries + entries), view(), NOW_MS, Reason.DUPLICATE, None),
         (announced(), view(max_groups_per_round=2), NOW_MS, Reason.QUOTA, None),
-        (announced(), view(), NOW_MS + 3601_000, Reason.STALE, ALICE.id),
-        (announced(), view(), NOW_MS - 601_000, Reason.FUTURE, ALICE.id),
+        (announced(), view(), NOW_MS + 3601_000, Reason.STALE, None),
+        (announced(), view(), NOW_MS - 601_000, Reason.FUTURE, None),
     ]
     for data, me, now_ms, reason, author in cases:
-        refusal = screen_announcement(data, me, now_ms)
+        sender = ME.id if data == mine else ALICE.id
+        refusal = screen_announcement(data, sender, me, now_ms)
         assert isinstance(refusal, Refusal), reason
         assert (refusal.reason, refusal.author) == (reason, author)
+
+
+def test_of_an_announcement_that_its_author_did_not_sign_nothing_is_pulled() -> None:
+    honest = announce(CHARTER_ID, sealed(*(body(number=number) for number in range(3))))
+    for change in (
+        {"entries": announce(CHARTER_ID, sealed(body(), body(number=1))).entries},
+        {"created_ms": NOW_MS - 1},
+        {"round": honest.round + 1},
+        {"signature": bytes(64)},
+    ):
+        news = screen_announcement(encode(replace(honest, **change)), ALICE.id, view(), NOW_MS)
+        assert isinstance(news, Announcement)
+        refusal = check_signature(news, view())
+        assert refusal is not None
+        assert (refusal.reason, refusal.author) == (Reason.SIGNATURE, None)
 
 
 def test_every_decode_error_has_a_reason_here() -> None:

@@ -13,6 +13,7 @@ from waggle.tasks.taskset import Taskset
 
 GRADERS = """
 import os, signal, sys, time
+LOG = []
 def fair(answer, truth): return answer == truth
 def odd(answer, truth):
     if answer == "hang":
@@ -24,6 +25,7 @@ def odd(answer, truth):
     if answer == "eat": return len(bytearray(1 << 40))
     if answer == "print": print("x" * 100_000, flush=True); os.write(1, b"garbage")
     if answer == "where": return os.environ["PYTHONHASHSEED"] == "0" and "torch" not in sys.modules
+    if answer == "log": LOG.append(truth)
     if answer == "raise": raise ValueError("what?")
     return answer == truth
 """
@@ -103,8 +105,18 @@ def test_a_worker_killed_between_batches_is_replaced(odd: Family) -> None:
         assert graders.grade([(task, "yes")])[0].reward == 1.0
         os.kill(graders._idle[0]._process.pid, 9)
         graders._idle[0]._process.wait()
-        told = graders.grade([(task, "yes"), (task, "yes")])
+        told = graders.grade([(task, "no"), (task, "yes")])
     assert told[1].reward == 1.0
+
+
+def test_equal_answers_to_one_question_are_graded_once(odd: Family) -> None:
+    import odd_graders  # type: ignore[import-not-found]
+
+    one, other = task_of(odd), task_of(odd, "no")
+    with Graders([odd], workers=0, functions=True) as graders:
+        told = graders.grade([(one, "log"), (one, "log "), (one, "yes"), (other, "log")])
+    assert [verdict.reward for verdict in told] == [0.0, 0.0, 1.0, 0.0]
+    assert odd_graders.LOG == ["yes", "no"]
 
 
 def test_nothing_is_left_behind(odd: Family) -> None:

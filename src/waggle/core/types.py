@@ -9,6 +9,7 @@ question and grading every completion itself.
 """
 
 import math
+import struct
 from typing import Annotated, Literal
 
 import numpy as np
@@ -126,8 +127,8 @@ class Tokens(Noun, frozen=True):
             return
         if len(self.logprobs) != 4 * len(self.ids):
             raise ValueError(f"{len(self.ids)} ids with {len(self.logprobs)} bytes of logprobs; 4 bytes an id")
-        values_T = self.logprobs_T
-        if not np.isfinite(values_T).all() or values_T.max() > 1e-3:
+        values = struct.unpack(f"<{len(self.ids)}f", self.logprobs)
+        if not math.isfinite(sum(values)) or max(values) > 1e-3:
             raise ValueError("a logprob is not a finite number of at most 0")
 
     @property
@@ -146,7 +147,7 @@ class Completion(Noun, frozen=True):
     @property
     def text(self) -> str:
         """All text parts, joined."""
-        return "".join(part.text for part in self.parts if isinstance(part, Text))
+        return "".join([part.text for part in self.parts if isinstance(part, Text)])
 
 
 class Verdict(Noun, frozen=True):
@@ -242,8 +243,14 @@ class Group(Noun, frozen=True):
     @property
     def has_signal(self) -> bool:
         """Whether rewards differ, so that a group-relative advantage is not zero everywhere."""
-        rewards = self.rewards
-        return len(rewards) >= 2 and max(rewards) - min(rewards) > 1e-6
+        first: float | None = None
+        for rollout in self.rollouts:
+            reward = rollout.verdict.reward
+            if first is None:
+                first = reward
+            elif reward is not None and abs(reward - first) > 1e-6:
+                return True
+        return False
 
 
 class Entry(Noun, frozen=True):

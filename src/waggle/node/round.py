@@ -22,7 +22,7 @@ from waggle.node.evaluate import Score
 from waggle.node.learner import Step, policy_ref
 from waggle.node.node import Node
 from waggle.node.state import Admitted, Record, State
-from waggle.swarm.admission import Reason, Refusal, Screened, finish, screen, screen_announcement
+from waggle.swarm.admission import Refusal, Screened, check_signature, finish, screen, screen_announcement
 from waggle.swarm.keep import KEEPS
 from waggle.swarm.sampling import SAMPLERS, Mixed, Offer, mix, offers, wanted
 from waggle.swarm.seen import Mark, mark
@@ -147,12 +147,9 @@ async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
     now_ms = int(node.clock.now_s() * 1000)
     found: list[Offer] = []
     for sender, data in await node.exchange.hear():
-        news = screen_announcement(data, node.view, now_ms)
+        news = screen_announcement(data, sender, node.view, now_ms)
         if isinstance(news, Refusal):
             refuse(node, arrived, sender, news)
-        elif news.author != sender:  # nobody passes these on; a thief would be asked in the author's place
-            detail = f"announced by somebody other than its author, {peer_name(news.author)}"
-            refuse(node, arrived, sender, Refusal(Reason.SIGNATURE, detail))
         elif node.hear_of(news.author, news.created_ms):
             found += offers(news, sender)
     limit = 2 * node.config.round.foreign
@@ -162,7 +159,10 @@ async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
     screened: list[Screened] = []
     wishes: dict[bytes, list[Offer]] = {}
     for offer in chosen:
-        wishes.setdefault(offer.source, []).append(offer)
+        if refusal := check_signature(offer.news, node.view):
+            refuse(node, arrived, offer.source, refusal)
+        else:
+            wishes.setdefault(offer.source, []).append(offer)
     replies = await asyncio.gather(*(node.exchange.pull(source, some) for source, some in wishes.items()))
     for source, reply in zip(wishes, replies, strict=True):
         for data in reply:

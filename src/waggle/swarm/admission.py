@@ -18,7 +18,6 @@ from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from waggle.core.codec import decode, digest
 from waggle.core.errors import DecodeError, TaskError
@@ -198,8 +197,12 @@ def finish(screened: Screened, verdicts: Sequence[Verdict], view: View) -> Group
     return Group(task, body.policy, body.sampling, rollouts, body.author, body.round, mark.id)
 
 
-def screen_announcement(data: bytes, view: View, now_ms: int) -> Announcement | Refusal:
-    """Whether an announcement is worth a look. Only its author, time and digests are signed; the rest is a hint."""
+def screen_announcement(data: bytes, sender: bytes, view: View, now_ms: int) -> Announcement | Refusal:
+    """Whether an announcement is worth a look. Only its author, time and digests are signed; the rest is a hint.
+
+    Its signature is left to `check_signature`, when something of it is wanted: the sender is authenticated already, and
+    nobody passes on what others wrote.
+    """
     try:
         news = decode(Announcement, data, ANNOUNCEMENT_MAX_BYTES)
     except DecodeError as error:
@@ -208,15 +211,22 @@ def screen_announcement(data: bytes, view: View, now_ms: int) -> Announcement | 
         return Refusal(Reason.OTHER_CHARTER, "an announcement of another swarm")
     if refusal := _stranger(news.author, view):
         return refusal
+    if news.author != sender:  # a thief would be asked in the author's place
+        detail = f"announced by somebody other than its author, {peer_name(news.author)}"
+        return Refusal(Reason.SIGNATURE, detail)
     if len(news.entries) > view.max_groups_per_round:
         detail = f"{len(news.entries)} groups announced; at most {view.max_groups_per_round} a round are accepted"
         return Refusal(Reason.QUOTA, detail)
     if len({entry.id for entry in news.entries}) != len(news.entries):
         return Refusal(Reason.DUPLICATE, "an announcement that lists one group twice")
-    if not view.is_signed(news.author, announcement_head(news), news.signature):
-        return Refusal(Reason.SIGNATURE, f"an announcement that {peer_name(news.author)} did not sign")
-    refusal = _untimely(news.created_ms, view, now_ms)
-    return refusal._replace(author=news.author) if refusal else news
+    return _untimely(news.created_ms, view, now_ms) or news
+
+
+def check_signature(news: Announcement, view: View) -> Refusal | None:
+    """Whether the author signed this list: to be asked before anything on it is pulled."""
+    if view.is_signed(news.author, announcement_head(news), news.signature):
+        return None
+    return Refusal(Reason.SIGNATURE, f"an announcement that {peer_name(news.author)} did not sign")
 
 
 def oversized(body: Body, rules: Admission) -> Refusal | None:
@@ -293,7 +303,7 @@ def _unasked(body: Body, view: View) -> Refusal | None:
 def _implausible(tokens: Tokens, body: Body) -> Refusal | None:
     if not 1 <= len(tokens.ids) <= body.sampling.max_tokens:
         return Refusal(Reason.TOKENS, f"{len(tokens.ids)} tokens where 1 to {body.sampling.max_tokens} were sampled")
-    if tokens.logprobs and (lowest := float(np.min(tokens.logprobs_T))) < MIN_LOGPROB:
+    if tokens.logprobs and (lowest := float(tokens.logprobs_T.min())) < MIN_LOGPROB:
         return Refusal(Reason.LOGPROBS, f"a sampled token with a log-probability of {lowest:.1f}")
     return None
 

@@ -84,13 +84,11 @@ def wanted(
 
 def uniform(groups: Sequence[Group], limit: int, rng: np.random.Generator) -> list[Decision]:
     """Groups whose rewards differ, each with the same chance."""
-    useful = [group.id for group in groups if group.has_signal]
-    picks = set(rng.permutation(len(useful))[:limit].tolist())
-    drawn = {group_id for number, group_id in enumerate(useful) if number in picks}
-    return [
-        Decision(g.id, g.id in drawn, "drawn" if g.id in drawn else "not-drawn" if g.has_signal else "no-signal")
-        for g in groups
-    ]
+    useful = [number for number, group in enumerate(groups) if group.has_signal]
+    reasons = ["no-signal"] * len(groups)
+    for place, pick in enumerate(rng.permutation(len(useful)).tolist()):
+        reasons[useful[pick]] = "drawn" if place < limit else "not-drawn"
+    return [Decision(g.id, reason == "drawn", reason) for g, reason in zip(groups, reasons, strict=True)]
 
 
 def top_reward(groups: Sequence[Group], limit: int, rng: np.random.Generator) -> list[Decision]:

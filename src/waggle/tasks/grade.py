@@ -1,4 +1,4 @@
-"""Grading in worker processes: a grader that hangs, dies or eats memory costs one answer and nothing else.
+"""Grading in worker processes: a grader that hangs, dies or eats memory costs its answer and nothing else.
 
 The worker of such an answer is replaced and the answer is None, not 0. Without workers (`workers=0`) grading
 happens here, for simulations and graders that are known to be quick. The graders themselves are in
@@ -70,8 +70,16 @@ class Graders:
         self.close()
 
     def grade(self, items: Sequence[tuple[Task, str]]) -> list[Verdict]:
-        """Verdicts of completions, in order. An answer whose grader fails has the reward None."""
+        """Verdicts of completions, in order. An answer whose grader fails has the reward None.
+
+        Equal answers to one question are graded once.
+        """
         jobs = [job_for(task, text, self._families[task.ref.config]) for task, text in items]
+        different = list(dict.fromkeys(jobs))
+        verdicts = dict(zip(different, self._grade(different), strict=True))
+        return [verdicts[job] for job in jobs]
+
+    def _grade(self, jobs: Sequence[Job]) -> list[Verdict]:
         if not self._num_workers:
             return [grade_job(job, self._families[job.ref.config]) for job in jobs]
         verdicts: list[Verdict | None] = [None if job.answer else Verdict(0.0) for job in jobs]
