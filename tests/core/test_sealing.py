@@ -18,6 +18,8 @@ from waggle.core.sealing import (
 )
 from waggle.core.types import (
     Admission,
+    Answers,
+    Blob,
     Body,
     Charter,
     Completion,
@@ -27,12 +29,15 @@ from waggle.core.types import (
     Sampling,
     TaskRef,
     Text,
+    Tokens,
 )
 
 KEY, OTHER = Key.from_seed(b"1" * 32), Key.from_seed(b"2" * 32)
 CHARTER = b"c" * 32
 REF = TaskRef("chain_sum", b"f" * 32, 5, 0, 17)
 replace = msgspec.structs.replace
+TOKENS = Tokens(b"t" * 32, (28, 2), bytes(8))
+PICTURE = Blob(b"p" * 32, "image/png", 8192)
 
 
 def body(number: int) -> Body:
@@ -102,10 +107,27 @@ def test_answers_and_the_announcement_make_the_experience_again(size: int) -> No
         assert rebuild(news, index, answers_of(3, experience.body)) == experience
 
 
+@pytest.mark.parametrize(
+    "completions",
+    [
+        (Completion((Text(""),), "stop"), Completion((), "length")),
+        (Completion((Text("7"), Text("8")), "length", TOKENS), Completion((Text("78"),), "stop")),
+        (Completion((PICTURE,), "stop"), Completion((Text("see"), PICTURE), "length")),
+        (Completion((Text("7"),), "stop", TOKENS), Completion((Text("7"),), "length", replace(TOKENS, logprobs=b""))),
+    ],
+)
+def test_whatever_a_completion_is_made_of_comes_back(completions: tuple[Completion, ...]) -> None:
+    experience = seal(KEY, CHARTER, 12, 1000, [replace(body(0), completions=completions)])[0]
+    answers = decode(Answers, encode(answers_of(0, experience.body)))
+    assert rebuild(announce(CHARTER, [experience]), 0, answers) == experience
+
+
 def test_answers_that_were_not_announced_make_nothing() -> None:
     news, first = announce(CHARTER, sealed(2)), answers_of(0, sealed(2)[0].body)
-    changed = replace(first, completions=first.completions[::-1])
-    assert rebuild(news, 0, changed) is None
+    assert rebuild(news, 0, replace(first, parts=first.parts[::-1])) is None
+    assert rebuild(news, 0, replace(first, cut=(1,))) is None
+    assert rebuild(news, 0, replace(first, tokens=(TOKENS,))) is None
+    assert rebuild(news, 0, replace(first, tokens=(TOKENS, None))) is None
     assert rebuild(news, 0, replace(first, sampling=Sampling(seed=1))) is None
     assert rebuild(replace(news, round=13), 0, first) is None
 

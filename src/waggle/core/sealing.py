@@ -11,7 +11,7 @@ import msgspec
 from waggle.core import merkle
 from waggle.core.codec import digest, digest_bytes, encode
 from waggle.core.keys import Key, verify
-from waggle.core.types import Announcement, Answers, Body, Charter, Entry, Experience, Seal
+from waggle.core.types import Announcement, Answers, Body, Charter, Completion, Entry, Experience, Seal, Text
 
 
 def _head(author: bytes, charter: bytes, number: int, created_ms: int, size: int, root: bytes) -> bytes:
@@ -40,13 +40,29 @@ def announce(charter: bytes, experiences: Sequence[Experience]) -> Announcement:
 
 def answers_of(number: int, body: Body) -> Answers:
     """What has to travel of an announced body; `number` is its place in the request."""
-    return Answers(number, body.policy, body.sampling, body.completions)
+    completions = body.completions
+    parts = tuple(_lone_text(c) or c.parts for c in completions)
+    cut = tuple(i for i, c in enumerate(completions) if c.finish == "length")
+    tokens = tuple(c.tokens for c in completions) if any(c.tokens for c in completions) else ()
+    return Answers(number, body.policy, body.sampling, parts, cut, tokens)
+
+
+def _lone_text(completion: Completion) -> str:
+    parts = completion.parts
+    return parts[0].text if len(parts) == 1 and isinstance(parts[0], Text) else ""
 
 
 def rebuild(announcement: Announcement, index: int, answers: Answers) -> Experience | None:
     """The experience that entry `index` announced, or None where these answers are not those of its digest."""
     a, entry = announcement, announcement.entries[index]
-    body = Body(entry.task, answers.policy, answers.sampling, answers.completions, a.author, a.round)
+    tokens, cut = answers.tokens or (None,) * len(answers.parts), frozenset(answers.cut)
+    if len(tokens) != len(answers.parts):
+        return None
+    completions = tuple(
+        Completion((Text(parts),) if isinstance(parts, str) else parts, "length" if i in cut else "stop", tokens[i])
+        for i, parts in enumerate(answers.parts)
+    )
+    body = Body(entry.task, answers.policy, answers.sampling, completions, a.author, a.round)
     if digest(body) != entry.id:
         return None
     ids = [entry.id for entry in a.entries]

@@ -97,10 +97,13 @@ class Sampling(Noun, frozen=True):
             raise ValueError(f"temperature={self.temperature}, top_p={self.top_p}: need >= 0, and above 0 up to 1")
 
 
+LoneText = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
+
+
 class Text(Noun, frozen=True, tag="text"):
     """A part of a completion that is text."""
 
-    text: Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
+    text: LoneText
 
 
 class Blob(Noun, frozen=True, tag="blob"):
@@ -137,10 +140,13 @@ class Tokens(Noun, frozen=True):
         return np.frombuffer(self.logprobs, "<f4")
 
 
+Parts = Annotated[tuple[Text | Blob, ...], Meta(max_length=16)]
+
+
 class Completion(Noun, frozen=True):
     """One answer. `finish` is `stop` where the model ended it and `length` where it was cut off."""
 
-    parts: Annotated[tuple[Text | Blob, ...], Meta(max_length=16)]
+    parts: Parts
     finish: Literal["stop", "length"]
     tokens: Tokens | None = None
 
@@ -214,13 +220,18 @@ class Experience(Noun, frozen=True):
 class Answers(Noun, frozen=True):
     """What travels of a body to somebody who has the announcement: what that does not say already.
 
-    `number` is the position of the group's digest in the request. The rest is rebuilt (`core/sealing.py`).
+    `number` is the position of the group's digest in the request. Completions travel as columns, which compress
+    better: their parts (a lone text as it is), the places of those that were cut off, their tokens (nothing where
+    none has any). The rest is rebuilt (`core/sealing.py`).
+    Example: `Answers(0, policy, sampling, ("7", "8"), cut=(1,))`.
     """
 
     number: Annotated[int, Meta(ge=0, le=4095)]
     policy: PolicyRef
     sampling: Sampling
-    completions: Annotated[tuple[Completion, ...], Meta(min_length=1, max_length=MAX_GROUP)]
+    parts: Annotated[tuple[LoneText | Parts, ...], Meta(min_length=1, max_length=MAX_GROUP)]
+    cut: Annotated[tuple[Count, ...], Meta(max_length=MAX_GROUP)] = ()
+    tokens: Annotated[tuple[Tokens | None, ...], Meta(max_length=MAX_GROUP)] = ()
 
 
 class Group(Noun, frozen=True):
