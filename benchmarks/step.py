@@ -7,11 +7,17 @@ Both do one optimiser step a turn on `groups` questions with `group` completions
 AdamW over all weights, no reference model. Prompts are padded with words to `prompt` tokens. Stop ids are out of
 reach on both sides, so both generate and train the same number of tokens. Waggle's step is timed twice: with
 prompts that share nothing across questions (the shared part is within a group), and with few-shot examples shared.
+Each side runs in a process of its own, in turns, with the memory that it takes by itself (`--memory-gb` bounds
+Waggle's as `model.memory_gb` does); the largest that each process held is printed beside the times.
 """
 
 import argparse
 import itertools
+import json
 import os
+import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +30,8 @@ from waggle.core.codec import digest_bytes
 from waggle.core.config import LearnConfig
 from waggle.core.types import Group, Message, PolicyRef, Rollout, Sampling, Task, TaskRef, Verdict
 from waggle.policy.load import load
+from waggle.policy.machine import keep_heap
+from waggle.policy.memory import MemoryPlan, plan
 from waggle.policy.policy import Policy
 from waggle.policy.sampler import generate
 from waggle.rl.batch import build
@@ -58,8 +66,9 @@ def tasks_of(policy: Policy, options: Any, shared: int) -> list[Task]:
     return tasks
 
 
-def our_step(policy: Policy, options: Any, shared: int) -> Callable[[], float]:
-    trainer = Trainer(policy, LearnConfig(token_budget=options.budget))
+def our_step(policy: Policy, planned: MemoryPlan, options: Any, shared: int) -> Callable[[], float]:
+    learn = LearnConfig(token_budget=planned.token_budget)
+    trainer = Trainer(policy, learn, activation_bytes=planned.activation_bytes)
     tasks = tasks_of(policy, options, shared)
     author, seed = bytes(32), [0]
 
@@ -80,6 +89,22 @@ def our_step(policy: Policy, options: Any, shared: int) -> Callable[[], float]:
         return time.perf_counter() - started
 
     return step
+
+
+def our_times(options: Any) -> dict[str, list[float]]:
+    """Seconds of each of Waggle's steps, the first left out, in the memory that a node would plan for."""
+    planned = plan(options.model, token_budget=options.budget, memory_gb=options.memory_gb)
+    if planned.roomy:
+        keep_heap()
+    policy = load(options.model)
+    policy.kv_bytes = planned.kv_bytes
+    policy.stop_ids = (policy.vocabulary + 1,)
+    times = {}
+    for name, shared in (("shared in groups", 0), ("shared examples", int(0.7 * options.prompt))):
+        step = our_step(policy, planned, options, shared)
+        step()
+        times[name] = [step() for _ in range(options.turns)]
+    return times
 
 
 def their_times(policy: Policy, options: Any, steps: int) -> list[float]:
@@ -152,17 +177,21 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=1024)
     parser.add_argument("--checkpointing", action="store_true", help="let TRL use gradient checkpointing")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--memory-gb", type=float, default=0.0, help="what Waggle may use; 0 takes what is free")
+    parser.add_argument("--side", choices=("waggle", "trl"), help="measure one side in this process, as JSON")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    results: dict[str, list[float]] = {"shared in groups": [], "shared examples": [], "TRL": []}
+    if options.side:
+        measure(options)
+        return
+    results: dict[str, list[float]] = {}
+    peaks: dict[str, list[float]] = {}
     for turn in range(2):  # in turns, so that a busy moment does not fall on one side only
-        policy = load(options.model)
-        policy.stop_ids = (policy.vocabulary + 1,)
-        for name, shared in (("shared in groups", 0), ("shared examples", int(0.7 * options.prompt))):
-            step = our_step(policy, options, shared)
-            step()
-            results[name] += [step() for _ in range(options.turns)]
-        results["TRL"] += their_times(load(options.model), options, options.turns + 1)
+        for side in ("waggle", "trl"):
+            command = [sys.executable, __file__, "--side", side, *sys.argv[1:]]
+            told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
+            peaks.setdefault(side, []).append(told["peak_gb"])
+            for name, times in told["times"].items():
+                results.setdefault(name, []).extend(times)
         print(f"turn {turn + 1} of 2 done", flush=True)
     theirs = sorted(results["TRL"])[len(results["TRL"]) // 2]
     print(
@@ -171,6 +200,18 @@ def main() -> None:
     )
     for name, times in results.items():
         print(f"{name:17s} {spread(times)} s a step, ratio to TRL {spread([t / theirs for t in times])}")
+    print(f"largest resident memory: Waggle {max(peaks['waggle']):.1f} GB, TRL {max(peaks['trl']):.1f} GB")
+
+
+def measure(options: Any) -> None:
+    """One side's times, and the largest memory of this process, as a line of JSON."""
+    torch.set_num_threads(options.threads)
+    if options.side == "waggle":
+        times = our_times(options)
+    else:
+        times = {"TRL": their_times(load(options.model), options, options.turns + 1)}
+    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    print(json.dumps({"times": times, "peak_gb": peak_gb}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
 import ctypes
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,23 @@ def test_where_nothing_is_said_half_of_the_memory_is_assumed(tmp_path: Path) -> 
 def test_libraries_that_cannot_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     machine.trim()
+
+
+KEPT = """
+import ctypes, sys
+from waggle.policy import machine
+if "keep" in sys.argv:
+    assert machine.keep_heap()
+blocks = [ctypes.create_string_buffer(1 << 22) for _ in range(64)]
+held = machine.resident_bytes()
+del blocks
+machine.trim()
+print(held - machine.resident_bytes())
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc alone keeps a heap and can trim it")
+@pytest.mark.parametrize(("how", "given_back"), [("keep", False), ("trim", True)])
+def test_a_kept_heap_is_not_given_back(how: str, given_back: bool) -> None:
+    done = subprocess.run([sys.executable, "-c", KEPT, how], check=True, capture_output=True, text=True)
+    assert (int(done.stdout) > 200 << 20) == given_back

@@ -46,6 +46,18 @@ def test_with_room_nothing_changes_and_the_sum_is_that_of_its_parts() -> None:
     assert roomy.need_bytes == sum(parts(roomy).values())
 
 
+def test_with_much_room_activations_are_kept() -> None:
+    roomy = fit(wanted(20, roomy=True))
+    assert roomy.roomy
+    assert not roomy.notes
+    assert roomy.activation_bytes > 1.3 * GB
+    tight = fit(wanted(4, roomy=True))
+    assert replace(tight, notes=()) == wanted(4)
+    assert tight.notes == (
+        "activations do not all fit: early layers are computed twice, and a training step takes a third longer",
+    )
+
+
 def test_more_nodes_cost_weights_and_moments_and_share_what_passes() -> None:
     one, four = wanted(20), wanted(20, nodes=4)
     assert parts(four)["weights"] == 4 * parts(one)["weights"]
@@ -131,6 +143,7 @@ import waggle.node.session
 from waggle.core.config import LearnConfig
 from waggle.core.types import Sampling
 from waggle.policy.load import load
+from waggle.policy.machine import keep_heap
 from waggle.policy.memory import plan
 from waggle.policy.sampler import generate
 from waggle.rl.batch import Batch, Example
@@ -142,6 +155,8 @@ rank, gb = int(sys.argv[1]), float(sys.argv[2])
 planned = plan("smollm2-135m", lora_rank=rank, memory_gb=gb)
 policy = load("smollm2-135m", lora_rank=planned.lora_rank)
 policy.kv_bytes = planned.kv_bytes
+if planned.roomy:
+    assert keep_heap()
 learn = LearnConfig(token_budget=planned.token_budget)
 trainer = Trainer(policy, learn, activation_bytes=planned.activation_bytes)
 rng = np.random.default_rng(0)
@@ -161,10 +176,10 @@ print(json.dumps([planned.need_bytes, peak]))
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak memory is read from /proc")
-@pytest.mark.parametrize(("rank", "gb"), [(0, 3.0), (16, 1.5)])
-def test_a_planned_node_stays_within_its_plan(rank: int, gb: float) -> None:
+@pytest.mark.parametrize(("rank", "gb", "least"), [(0, 3.0, 0.88), (16, 1.5, 0.88), (0, 8.0, 0.8)])
+def test_a_planned_node_stays_within_its_plan(rank: int, gb: float, least: float) -> None:
     bundled_policy()
     command = [sys.executable, "-c", MEASURED, str(rank), str(gb)]
     need, peak = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert peak < gb * GB
-    assert 0.88 * need < peak < need, f"planned {need / GB:.2f} GB, took {peak / GB:.2f} GB"
+    assert least * need < peak < need, f"planned {need / GB:.2f} GB, took {peak / GB:.2f} GB"

@@ -29,6 +29,7 @@ from waggle.node.runfolder import RunFolder, node_folders, read_noun
 from waggle.node.swarm import Turns, connect, part, play_turns
 from waggle.node.view import View, score_table
 from waggle.policy.load import load
+from waggle.policy.machine import keep_heap
 from waggle.policy.memory import MemoryPlan
 from waggle.policy.policy import Policy
 from waggle.policy.sampler import generate
@@ -112,6 +113,8 @@ def _prepare(console: Console, path: Path, config: Config, charter: Charter, num
     console.print(f"{num} node{'s' if num > 1 else ''}, model {config.model.name}, {threads} threads")
     for line in made.lines():
         console.print(line, highlight=False)
+    if made.roomy and not made.on_gpu:
+        keep_heap()
     graders = Graders(charter.families, functions=bool(config.tasks.file))
     return Session(console, path, build.fitted(config, made), charter, [], [], graders, made)
 

@@ -3,7 +3,7 @@
 Linux says what is available (`/proc/meminfo`), and control groups (version 2 or 1) say what a container may use;
 the smaller holds. Elsewhere half of the physical memory is assumed to be free. glibc keeps freed blocks of up to
 32 MB in a heap that fragments: after a training step with gigabytes of short-lived tensors it holds far more than is
-in use, until it is told to `trim`.
+in use, until it is told to `trim`. A process with memory to spare does better to `keep_heap`.
 """
 
 import ctypes
@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _UNLIMITED = 1 << 60
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's `mallopt`."""
+_keeps_heap = False
 
 
 def available_bytes(root: Path = Path("/")) -> int:
@@ -29,10 +32,29 @@ def resident_bytes(root: Path = Path("/")) -> int:
 
 
 def trim() -> None:
-    """Give free heap pages back to the system once; takes milliseconds, does nothing where that is not glibc."""
+    """Give free heap pages back to the system once; takes milliseconds.
+
+    Does nothing where that is not glibc, and in a process that keeps its heap.
+    """
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
+    if hasattr(libc, "malloc_trim") and not _keeps_heap:
         libc.malloc_trim(0)
+
+
+def keep_heap() -> bool:
+    """Keep freed memory, large blocks too, for the rest of this process; whether that can be had (glibc).
+
+    A training step frees and takes gigabytes again and again; each page that comes from the system anew is filled
+    with zeros first, which costs a sixth of the step.
+    """
+    global _keeps_heap  # it is the process's allocator that changes
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        large = libc.mallopt(_MMAP_THRESHOLD, 1 << 30) or libc.mallopt(
+            _MMAP_THRESHOLD, 32 << 20
+        )  # older: at most 32 MB
+        _keeps_heap = bool(large and libc.mallopt(_TRIM_THRESHOLD, (1 << 31) - 1))
+    return _keeps_heap
 
 
 def _system_bytes(root: Path) -> int:
