@@ -14,6 +14,7 @@ from waggle.core.codec import digest_bytes
 from waggle.core.config import Config
 from waggle.core.types import Completion, Group, PolicyRef, Sampling, Task
 from waggle.policy.checkpoint import load_weights, save_model, save_weights
+from waggle.policy.machine import give_back
 from waggle.policy.policy import Policy
 from waggle.policy.sampler import generate
 from waggle.policy.tree import Packing
@@ -128,6 +129,7 @@ class ModelLearner:
     def save(self, folder: Path) -> None:
         save_weights(self.policy, folder / "weights.safetensors")
         self.trainer.save_state(folder / "optimiser.safetensors")
+        give_back()  # every few minutes is enough to keep a heap from growing for weeks
 
     def load(self, folder: Path) -> None:
         load_weights(self.policy, folder / "weights.safetensors")

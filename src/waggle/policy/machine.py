@@ -32,12 +32,15 @@ def resident_bytes(root: Path = Path("/")) -> int:
 
 
 def trim() -> None:
-    """Give free heap pages back to the system once; takes milliseconds.
+    """Give free heap pages back, in a process that does not keep its heap; takes milliseconds."""
+    if not _keeps_heap:
+        give_back()
 
-    Does nothing where that is not glibc, and in a process that keeps its heap.
-    """
+
+def give_back() -> None:
+    """Give free heap pages back to the system once, in any process; does nothing where that is not glibc."""
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim") and not _keeps_heap:
+    if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
 
 
@@ -45,7 +48,7 @@ def keep_heap() -> bool:
     """Keep freed memory, large blocks too, for the rest of this process; whether that can be had (glibc).
 
     A training step frees and takes gigabytes again and again; each page that comes from the system anew is filled
-    with zeros first, which costs a sixth of the step.
+    with zeros first, which costs a sixth of the step. `give_back` now and then keeps pieces from piling up.
     """
     global _keeps_heap  # it is the process's allocator that changes
     libc = ctypes.CDLL(None)
