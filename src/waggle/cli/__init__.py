@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from waggle.core.errors import WaggleError
 
-ORDER = ("swarm", "join", "new", "status", "eval", "chat", "tasks", "config", "key", "doctor")
+ORDER = ("swarm", "join", "new", "status", "eval", "chat", "pool", "tasks", "config", "key", "doctor")
 """The commands as `--help` lists them: learn together, look, set up."""
 
 
@@ -82,4 +82,4 @@ def main() -> None:
 
 def register() -> None:
     """Import the modules that hold the commands."""
-    from waggle.cli import look, run, setup  # noqa: F401
+    from waggle.cli import look, pool, run, setup  # noqa: F401

@@ -161,6 +161,7 @@ def join(
         charter = invited or build.found_charter(config, own, "swarm of one", path / build.FILES)
         console.print(f"run folder {path}", highlight=False)
         console.print("no peers are reachable in this release: the node trains alone on its swarm's questions")
+        console.print("`waggle pool` carries experience from node to node by file")
         begun = session.start(console, path, config, [own], charter)
     asyncio.run(session.run(begun))
 

@@ -17,10 +17,9 @@ from waggle.core.files import disk_errors, folder_atomic, recover_folder, write_
 from waggle.core.types import Group
 from waggle.node.journal import Journal
 from waggle.node.learner import Learner
+from waggle.node.parcel import Inbox, Parcel
 from waggle.node.runfolder import RunFolder, read_noun
-from waggle.node.state import Record, Snapshot
-
-MAX_RECORD_BYTES = 1 << 30
+from waggle.node.state import MAX_RECORD_BYTES, Record, Snapshot
 
 
 class Archive(Protocol):
@@ -46,6 +45,14 @@ class Archive(Protocol):
         """Append groups, each with what became of it, as text for people."""
         ...
 
+    def take_parcel(self) -> Parcel | None:
+        """Experience that came by file, if some waits; a commit takes it away.
+
+        Raises:
+            DecodeError: it is damaged; a commit takes it away all the same.
+        """
+        ...
+
 
 class NoArchive:
     """Keeps nothing."""
@@ -57,6 +64,8 @@ class NoArchive:
         return -1
 
     def show(self, groups: list[tuple[Group, str]]) -> None: ...
+    def take_parcel(self) -> Parcel | None:
+        return None
 
 
 class DiskArchive:
@@ -72,6 +81,7 @@ class DiskArchive:
         self._folder, self._keep = folder, keep
         self._metrics_bytes, self._experience_bytes = metrics_bytes, experience_bytes
         self._journal: Journal | None = None
+        self._inbox = Inbox(folder)
         with disk_errors(folder.path):
             folder.checkpoints.mkdir(exist_ok=True)
             folder.journals.mkdir(exist_ok=True)
@@ -128,7 +138,11 @@ class DiskArchive:
     def commit(self, record: Record) -> None:
         assert self._journal is not None
         self._journal.append(encode(record))
+        self._inbox.clear()
         self._append(self._folder.metrics_file, record.metrics, self._metrics_bytes)
+
+    def take_parcel(self) -> Parcel | None:
+        return self._inbox.take()
 
     def checkpoint(self, snapshot: Snapshot, learner: Learner) -> None:
         number = snapshot.state.round

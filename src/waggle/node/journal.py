@@ -18,13 +18,29 @@ def _checksum(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()[:8]
 
 
+def read_records(file: Path) -> tuple[list[bytes], int]:
+    """The whole records of a journal that somebody else may be writing, and how many bytes they take."""
+    data = file.read_bytes() if file.exists() else b""
+    records: list[bytes] = []
+    position = 0
+    while position + _HEADER_BYTES <= len(data):
+        size = int.from_bytes(data[position : position + 4], "big")
+        start = position + _HEADER_BYTES
+        record = data[start : start + size]
+        if len(record) < size or _checksum(record) != data[position + 4 : start]:
+            break
+        records.append(record)
+        position = start + size
+    return records, position
+
+
 class Journal:
     """Records in one file. Example: `Journal(file).append(b"...")`."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         with disk_errors(file):
-            self.records, good_bytes = self._read()
+            self.records, good_bytes = read_records(file)
             file.parent.mkdir(parents=True, exist_ok=True)
             created = not file.exists()
             self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -32,20 +48,6 @@ class Journal:
             if created:
                 sync_folder(file.parent)
         self._size_bytes = good_bytes
-
-    def _read(self) -> tuple[list[bytes], int]:
-        data = self.file.read_bytes() if self.file.exists() else b""
-        records: list[bytes] = []
-        position = 0
-        while position + _HEADER_BYTES <= len(data):
-            size = int.from_bytes(data[position : position + 4], "big")
-            start = position + _HEADER_BYTES
-            record = data[start : start + size]
-            if len(record) < size or _checksum(record) != data[position + 4 : start]:
-                break
-            records.append(record)
-            position = start + size
-        return records, position
 
     def append(self, record: bytes) -> None:
         """Add a record; it is on disk when this returns, or not in the journal at all.

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from waggle.core.codec import digest
+from waggle.core.errors import DecodeError
 from waggle.core.events import json_line
 from waggle.core.keys import peer_name
 from waggle.core.rng import rng_for, seed_for
@@ -22,7 +23,7 @@ from waggle.node.evaluate import Score
 from waggle.node.learner import Step, policy_ref
 from waggle.node.node import Node
 from waggle.node.state import Admitted, Record, State
-from waggle.swarm.admission import Refusal, Screened, check_signature, finish, screen, screen_announcement
+from waggle.swarm.admission import Reason, Refusal, Screened, check_signature, finish, screen, screen_announcement
 from waggle.swarm.keep import KEEPS
 from waggle.swarm.sampling import SAMPLERS, Mixed, Offer, mix, offers, wanted
 from waggle.swarm.seen import Mark, mark
@@ -142,7 +143,7 @@ def own_marks(node: Node, sealed: Sequence[Experience], own: Sequence[Group]) ->
 
 
 async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
-    """What peers offer, as much as a round may pull, screened and graded. `marks` are those of the round so far."""
+    """What peers offer and what came by file, screened and graded. `marks` are those of the round so far."""
     arrived = Arrived(marks=marks)
     now_ms = int(node.clock.now_s() * 1000)
     found: list[Offer] = []
@@ -152,11 +153,27 @@ async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
             refuse(node, arrived, sender, news)
         elif node.hear_of(news.author, news.created_ms):
             found += offers(news, sender)
+    pulled = await pull(node, number, arrived, found)
+    screened: list[Screened] = []
+    for source, data in (*pulled, *unpacked(node, arrived)):
+        result = screen(data, node.view, now_ms)
+        if isinstance(result, Refusal):
+            refuse(node, arrived, source, result)
+        else:
+            screened.append(result)
+            arrived.marks.append(result.mark)
+    admit(node, arrived, screened)
+    arrived.refused.update(node.exchange.refused)
+    node.exchange.refused.clear()
+    return arrived
+
+
+async def pull(node: Node, number: int, arrived: Arrived, found: Sequence[Offer]) -> list[tuple[bytes, bytes]]:
+    """Experience of what was found, as much as a round may pull: who sent it, and its bytes."""
     limit = 2 * node.config.round.foreign
     rng = rng_for(node.config.run.seed, "pull", node.key.id, number)
     have = {offer.entry.id for offer in found if node.view.seen.has(offer.entry.id)}
     chosen = wanted(found, limit, rng, have=have, max_bytes=PULL_BYTES)
-    screened: list[Screened] = []
     wishes: dict[bytes, list[Offer]] = {}
     for offer in chosen:
         if refusal := check_signature(offer.news, node.view):
@@ -164,18 +181,20 @@ async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
         else:
             wishes.setdefault(offer.source, []).append(offer)
     replies = await asyncio.gather(*(node.exchange.pull(source, some) for source, some in wishes.items()))
-    for source, reply in zip(wishes, replies, strict=True):
-        for data in reply:
-            result = screen(data, node.view, now_ms)
-            if isinstance(result, Refusal):
-                refuse(node, arrived, source, result)
-            else:
-                screened.append(result)
-                arrived.marks.append(result.mark)
-    admit(node, arrived, screened)
-    arrived.refused.update(node.exchange.refused)
-    node.exchange.refused.clear()
-    return arrived
+    return [(source, data) for source, reply in zip(wishes, replies, strict=True) for data in reply]
+
+
+def unpacked(node: Node, arrived: Arrived) -> list[tuple[bytes, bytes]]:
+    """Experience of a parcel that waits in the inbox, from nobody."""
+    try:
+        parcel = node.archive.take_parcel()
+    except DecodeError as error:
+        refuse(node, arrived, b"", Refusal(Reason(error.reason), f"a damaged parcel: {error}"))
+        return []
+    if parcel and parcel.charter != node.taskset.digest:
+        refuse(node, arrived, b"", Refusal(Reason.OTHER_CHARTER, "a parcel of another swarm"))
+        return []
+    return [(b"", data) for data in parcel.experiences] if parcel else []
 
 
 def admit(node: Node, arrived: Arrived, screened: Sequence[Screened]) -> None:
@@ -192,7 +211,8 @@ def admit(node: Node, arrived: Arrived, screened: Sequence[Screened]) -> None:
 def refuse(node: Node, arrived: Arrived, sender: bytes, refusal: Refusal) -> None:
     """Count a refusal by its reason and tell who is to blame."""
     arrived.refused[refusal.reason] += 1
-    peer = peer_name(refusal.author or sender)
+    who = refusal.author or sender
+    peer = peer_name(who) if who else "a file"
     node.events.emit("refused", peer=peer, reason=str(refusal.reason), detail=refusal.detail[:200])
 
 

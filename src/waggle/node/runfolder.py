@@ -10,6 +10,7 @@ RUN/
   checkpoints/     round_NNNNNN/: weights, optimiser, state
   journal/         round_NNNNNN.log: rounds since that checkpoint
   model/           the best weights by the steering questions; transformers loads it
+  inbox/           experience that came by file, until a round has taken it; absent before the first
 """
 
 import fcntl
@@ -45,6 +46,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.journals = path / "journal"
         self.model = path / "model"
+        self.inbox = path / "inbox"
         self._lock: int | None = None
 
     @classmethod

@@ -8,6 +8,8 @@ from waggle.core.types import Digest, Experience, Group, Noun, PeerId
 from waggle.swarm.seen import Mark
 from waggle.tasks.stream import Cursor
 
+MAX_RECORD_BYTES = 1 << 30
+
 
 class Heard(Noun, frozen=True):
     """Until when I have read an author's announcements, by his own clock."""
