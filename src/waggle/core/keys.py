@@ -87,6 +87,10 @@ class Key:
             os.chmod(file.parent, 0o700)
         write_atomic(file, self._private.private_bytes_raw().hex().encode() + b"\n", mode=0o600)
 
+    def secret(self) -> bytes:
+        """The 32-byte seed, for libraries that need the key itself."""
+        return self._private.private_bytes_raw()
+
     def sign(self, data: bytes) -> bytes:
         """A 64-byte signature."""
         return self._private.sign(data)

@@ -1,0 +1,267 @@
+"""The real wire: QUIC connections between keys, by iroh.
+
+An endpoint's id is the node's Ed25519 key, so who answers has proven who he is. Nothing but the addresses that peers
+give is dialled: no discovery service, no relay unless one is configured. One connection carries frames on one stream,
+which the dialler opens first, and a stream for each request. What iroh 1.2 lacks is made up for here: its Python
+binding copies a byte at a time (mended when the module is loaded), and its errors say what is wrong only when asked.
+It notices a peer that died after half a minute; the overlay's pings do sooner.
+"""
+
+import asyncio
+import ctypes
+import inspect
+from collections import deque
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from waggle.core.errors import NetworkError
+from waggle.core.keys import Key, peer_name
+from waggle.core.types import Peer
+from waggle.net.wire import MAX_FRAME_BYTES, MAX_REQUEST_BYTES, Link, OnLink, OnRequest, Reply
+
+ALPN = b"waggle/1"
+_FRAMES, _REQUEST = b"F", b"R"
+_LENGTH_BYTES = 4
+_READ_BYTES = 1 << 18
+_REPLY_HEAD = 9
+"""One byte that says whether all went well, and the length of what follows."""
+MAX_STREAMS = 16
+"""Requests of one peer that are answered at once."""
+REQUEST_S = 30.0
+"""How long a peer may take to write a request down."""
+
+
+@lru_cache(maxsize=1)
+def _iroh() -> Any:
+    """The module, with its slow copy loop replaced.
+
+    Raises:
+        NetworkError: it is not installed.
+    """
+    try:
+        import iroh
+        from iroh import iroh_ffi
+    except ImportError as error:
+        raise NetworkError("the package iroh is not installed; install waggledance again, it needs iroh 1.2") from error
+    builder: Any = iroh_ffi._UniffiRustBufferBuilder
+    if "memmove" not in inspect.getsource(builder.write):
+
+        def write(self: Any, value: bytes) -> None:
+            with self._reserve(len(value)):
+                start = ctypes.addressof(self.rbuf.data.contents) + self.rbuf.len
+                ctypes.memmove(start, bytes(value), len(value))
+
+        builder.write = write
+    return iroh
+
+
+def _said(error: BaseException) -> str:
+    """What an error of iroh's says: its text is empty."""
+    return str(error.message()) if hasattr(error, "message") else str(error) or type(error).__name__
+
+
+class IrohWire:
+    """One node's endpoint. Fills `Wire`.
+
+    Args:
+        bind: where to listen, `host:port` of IPv4; port 0 takes a free one. The same port family of IPv6 is closed.
+        relays: URLs of relays for nodes that cannot be reached; none by default.
+    """
+
+    def __init__(self, key: Key, bind: str = "0.0.0.0:0", relays: Sequence[str] = ()) -> None:
+        self._key, self._bind, self._relays = key, bind, list(relays)
+        self._endpoint: Any = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._on_link: OnLink | None = None
+        self._on_request: OnRequest | None = None
+
+    async def open(self, on_link: OnLink, on_request: OnRequest) -> str:
+        iroh = _iroh()
+        self._on_link, self._on_request = on_link, on_request
+        mode = iroh.RelayMode.custom_from_urls(self._relays) if self._relays else iroh.RelayMode.disabled()
+        options = iroh.EndpointOptions(
+            preset=iroh.preset_minimal(),
+            bind_addr=self._bind,
+            secret_key=self._key.secret(),
+            alpns=[ALPN],
+            relay_mode=mode,
+        )
+        try:
+            self._endpoint = await iroh.Endpoint.bind(options)
+        except iroh.IrohError as error:
+            raise NetworkError(
+                f"cannot listen on {self._bind}: {_said(error)}; choose another address or port"
+            ) from error
+        self._accepting = asyncio.create_task(self._accept())
+        return str(next(a for a in self._endpoint.bound_sockets() if not a.startswith("[")))
+
+    async def _accept(self) -> None:
+        while (incoming := await self._endpoint.accept_next()) is not None:
+            self._begin(self._take(incoming))
+
+    async def _take(self, incoming: Any) -> None:
+        iroh = _iroh()
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                connection = await (await incoming.accept()).connect()
+        except (iroh.IrohError, TimeoutError):
+            return  # somebody who knocked and did not come in
+        self._begin(self._serve(IrohLink(connection, dialled=False)))
+
+    async def _serve(self, link: "IrohLink") -> None:
+        """Hand a link over, and its streams to whom they are for, until it ends."""
+        assert self._on_link is not None
+        if not link.dialled:
+            self._on_link(link)
+        room = asyncio.Semaphore(MAX_STREAMS)
+        while (stream := await link.next_stream()) is not None:
+            await room.acquire()
+            task = self._begin(self._handle(link, stream))
+            task.add_done_callback(lambda _: room.release())
+
+    async def _handle(self, link: "IrohLink", stream: Any) -> None:
+        iroh = _iroh()
+        assert self._on_request is not None
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                kind = await stream.recv().read_exact(1)
+                if kind == _FRAMES:
+                    link.take_frames(stream)
+                    return
+                body = await stream.recv().read_to_end(MAX_REQUEST_BYTES + 1024)
+        except (iroh.IrohError, TimeoutError):
+            return  # the caller went away, wrote too much or too slowly: his request is no more
+        reply = await self._on_request(link.peer, bytes(body))
+        head = bytes((reply.fine,)) + len(reply.body).to_bytes(_REPLY_HEAD - 1, "big")
+        try:
+            await stream.send().write_all(head + reply.body)
+            await stream.send().finish()
+        except iroh.IrohError:
+            return  # nobody waits for the answer any more
+
+    async def dial(self, peer: Peer) -> Link:
+        iroh = _iroh()
+        if self._endpoint is None:
+            raise NetworkError("this node is not online")
+        where = iroh.EndpointAddr(iroh.EndpointId.from_bytes(peer.id), None, peer.address.split(","))
+        try:
+            connection = await self._endpoint.connect(where, ALPN)
+            stream = await connection.open_bi()
+        except (iroh.IrohError, ValueError) as error:
+            raise NetworkError(f"{peer_name(peer.id)} is not at {peer.address}: {_said(error)}") from error
+        link = IrohLink(connection, dialled=True)
+        link.frames_go(stream)
+        self._begin(self._serve(link))
+        return link
+
+    def _begin(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        if self._endpoint is None:
+            return
+        endpoint, self._endpoint = self._endpoint, None
+        tasks = [*self._tasks, *([self._accepting] if self._accepting else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await endpoint.close()
+
+
+class IrohLink:
+    """One connection. Fills `Link`."""
+
+    def __init__(self, connection: Any, dialled: bool) -> None:
+        self.peer, self.dialled = bytes(connection.remote_id().to_bytes()), dialled
+        self._connection = connection
+        self._stream: Any = None
+        self._begun = not dialled
+        self._ready = asyncio.Event()
+        self._buffer = bytearray()
+        self._frames: deque[bytes] = deque()
+        self._sending = asyncio.Lock()
+
+    def frames_go(self, stream: Any) -> None:
+        """Frames are written to and read from this stream, which this end opened."""
+        self._stream = stream
+        self._ready.set()
+
+    def take_frames(self, stream: Any) -> None:
+        """Likewise, of a stream that the other end opened; the first of its kind counts."""
+        if self._stream is None:
+            self.frames_go(stream)
+
+    async def next_stream(self) -> Any:
+        """The next stream that the peer opens, or None once the link is gone."""
+        try:
+            return await self._connection.accept_bi()
+        except _iroh().IrohError:
+            self._ready.set()
+            return None
+
+    async def send(self, frames: Sequence[bytes]) -> None:
+        async with self._sending:
+            data = b"".join(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame for frame in frames)
+            if not self._begun:
+                data, self._begun = _FRAMES + data, True
+            stream = await self._frame_stream()
+            try:
+                await stream.send().write_all(data)
+            except _iroh().IrohError as error:
+                raise NetworkError(self._why(error)) from error
+
+    async def _frame_stream(self) -> Any:
+        await self._ready.wait()
+        if self._stream is None:
+            raise NetworkError(self._why(None))
+        return self._stream
+
+    async def receive(self) -> bytes:
+        stream = await self._frame_stream()
+        while not self._frames:
+            try:
+                data = await stream.recv().read(_READ_BYTES)
+            except _iroh().IrohError as error:
+                raise NetworkError(self._why(error)) from error
+            if not data:
+                raise NetworkError(self._why(None))
+            self._buffer += data
+            self._split()
+        return self._frames.popleft()
+
+    def _split(self) -> None:
+        """Cut whole frames from the buffer."""
+        while len(self._buffer) >= _LENGTH_BYTES:
+            size = int.from_bytes(self._buffer[:_LENGTH_BYTES], "big")
+            if size > MAX_FRAME_BYTES:
+                raise NetworkError(f"a frame of {size} bytes; at most {MAX_FRAME_BYTES} are read")
+            if len(self._buffer) < _LENGTH_BYTES + size:
+                return
+            self._frames.append(bytes(self._buffer[_LENGTH_BYTES : _LENGTH_BYTES + size]))
+            del self._buffer[: _LENGTH_BYTES + size]
+
+    async def ask(self, body: bytes, max_reply_bytes: int) -> Reply:
+        try:
+            stream = await self._connection.open_bi()
+            await stream.send().write_all(_REQUEST + body)
+            await stream.send().finish()
+            head = await stream.recv().read_exact(_REPLY_HEAD)
+            size = int.from_bytes(head[1:], "big")
+            if size > max_reply_bytes:
+                raise NetworkError(f"an answer of {size} bytes; at most {max_reply_bytes} are accepted")
+            return Reply(head[0] == 1, bytes(await stream.recv().read_exact(size)) if size else b"")
+        except _iroh().IrohError as error:
+            raise NetworkError(self._why(error)) from error
+
+    def _why(self, error: BaseException | None) -> str:
+        reason = self._connection.close_reason()
+        return f"the connection is gone ({reason or (_said(error) if error else 'closed')})"
+
+    def close(self, why: str) -> None:
+        self._connection.close(0, why.encode()[:200])
+        self._ready.set()

@@ -1,0 +1,88 @@
+"""One neighbour: its link, what waits to be sent to it, and how much it may send.
+
+Sending never waits: frames queue up to a bound, and one task writes what has gathered in one go. A neighbour who reads
+too slowly loses messages, which are counted, and holds nobody up; one who sends more frames than anybody needs is
+dropped.
+"""
+
+import asyncio
+from collections import deque
+
+from waggle.core.clock import Clock
+from waggle.core.errors import NetworkError
+from waggle.net.wire import Link
+
+MAX_WAITING_BYTES = 8 << 20
+MAX_WAITING = 1024
+BATCH_BYTES = 1 << 18
+FRAMES_PER_S, FRAMES_AT_ONCE = 200.0, 2000.0
+"""What a neighbour may send on average, and in a burst."""
+
+
+class Neighbour:
+    """Example: `neighbour.post(frame)`, with `neighbour.write()` running as a task."""
+
+    def __init__(self, link: Link, clock: Clock) -> None:
+        self.link, self._clock = link, clock
+        self.heard_s = self.posted_s = clock.now_s()
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._more, self._idle = asyncio.Event(), asyncio.Event()
+        self._idle.set()
+        self._allowed, self._counted_s = FRAMES_AT_ONCE, clock.now_s()
+
+    def post(self, data: bytes) -> bool:
+        """Queue a frame. False where the queue is full."""
+        if len(self._waiting) >= MAX_WAITING or self._waiting_bytes + len(data) > MAX_WAITING_BYTES:
+            return False
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        self.posted_s = self._clock.now_s()
+        self._idle.clear()
+        self._more.set()
+        return True
+
+    def count(self, now_s: float) -> None:
+        """A frame came.
+
+        Raises:
+            NetworkError: too many came.
+        """
+        self.heard_s = now_s
+        gained = FRAMES_PER_S * max(0.0, now_s - self._counted_s)
+        self._allowed = min(FRAMES_AT_ONCE, self._allowed + gained) - 1
+        self._counted_s = now_s
+        if self._allowed < 0:
+            raise NetworkError("too many frames")
+
+    async def write(self) -> None:
+        """Send what waits, for as long as the link lives; whoever reads from it learns of its end."""
+        try:
+            while True:
+                await self._more.wait()
+                await self.link.send(self._batch())
+                if not self._waiting:
+                    self._more.clear()
+                    self._idle.set()
+        except NetworkError:
+            self._idle.set()
+
+    def _batch(self) -> list[bytes]:
+        batch = [self._waiting.popleft()]
+        size_bytes = len(batch[0])
+        while self._waiting and size_bytes + len(self._waiting[0]) <= BATCH_BYTES:
+            batch.append(self._waiting.popleft())
+            size_bytes += len(batch[-1])
+        self._waiting_bytes -= size_bytes
+        return batch
+
+    async def flushed(self) -> None:
+        """Wait until nothing waits any more."""
+        await self._idle.wait()
+
+    def close(self, why: str) -> None:
+        """End the link; what waits is lost."""
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self.link.close(why)
+        self._idle.set()

@@ -1,0 +1,332 @@
+"""A swarm's network over any wire: who is whose neighbour, and how messages spread.
+
+Every node keeps a few neighbours (`least` wanted, at most `most`), both ends agree on it, and a book of addresses to
+draw others from when one goes (HyParView, Leitao et al. 2007). A node without any neighbour is always taken in, in the
+place of one who has others. Who was silent for `SILENT_S` is gone, whatever the wire believes.
+
+A message up to `EAGER_BYTES` is pushed to neighbours as it is; of a larger one they are told the digest and ask for it
+once, so that an uplink carries it about once a node and not once a link (`net/spread.py`). A validator rules before
+anything is kept or passed on. Nothing here waits for a peer without a deadline, queues are bounded, and a neighbour who
+sends what is no frame, or too much, is dropped with a counted reason.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from waggle.core.clock import Clock
+from waggle.core.errors import NetworkError
+from waggle.core.keys import Key, peer_name
+from waggle.core.rng import rng_for, seed_for
+from waggle.core.types import Peer
+from waggle.net import frames
+from waggle.net.book import Book, Record, signed
+from waggle.net.deadline import deadline
+from waggle.net.frames import PROTOCOL, TOLD, Bye, Have, Hello, Known, Ping, Push, Said, Want, Welcome
+from waggle.net.neighbour import Neighbour
+from waggle.net.requests import DIAL_S, Requests
+from waggle.net.spread import Spread
+from waggle.net.transport import MAX_REPLY_BYTES, Answer, Subscription, Validate, check_size
+from waggle.net.wire import Link, Wire
+
+LEAST, MOST = 6, 10
+TICK_S, PING_S, SILENT_S = 0.5, 2.5, 7.5
+GOSSIP_S = 30.0
+"""How often a neighbour is told of others."""
+
+
+class OverlayTransport:
+    """Fills `Transport` over a `Wire`. Example: `OverlayTransport(key, wire, SystemClock(), Book(key.id))`."""
+
+    def __init__(self, key: Key, wire: Wire, clock: Clock, book: Book, *, least: int = LEAST, most: int = MOST) -> None:
+        self.id = key.id
+        self.max_message = frames.MAX_MESSAGE_BYTES
+        self.counts: Counter[str] = Counter()
+        self.book = book
+        self._key, self._wire, self._clock = key, wire, clock
+        self._least, self._most = least, most
+        self._rng = rng_for(seed_for("overlay", key.id, int(clock.now_s() * 1000)))
+        self._neighbours: dict[bytes, Neighbour] = {}
+        self._spread = Spread(clock, self.counts)
+        self._requests = Requests(wire, clock, book, self.counts, self._link_of, self._begin)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._dialling: set[bytes] = set()
+        self._address = ""
+        self._gossiped_s = 0.0
+
+    async def start(self) -> Peer:
+        if not self._address:
+            self._address = await self._wire.open(self._on_link, self._requests.answer)
+            self._gossiped_s = self._clock.now_s()
+            self.book.load(self._now_ms(), self._rng)
+            self._begin(self._maintain())
+        return Peer(self.id, self._address)
+
+    async def join(self, bootstrap: Sequence[Peer]) -> None:
+        self._need_online()
+        others = [peer for peer in bootstrap if peer.id != self.id]
+        if not any(await asyncio.gather(*(self._meet(peer) for peer in others))):
+            names = ", ".join(peer_name(peer.id) for peer in bootstrap) or "an empty list"
+            raise NetworkError(f"none of the peers to join through answered ({names}); training alone is possible")
+        await self._fill()
+
+    def peers(self) -> list[bytes]:
+        return sorted(self._neighbours)
+
+    async def close(self) -> None:
+        if not self._address:
+            return
+        self._address = ""
+        known = self.book.sample(TOLD, self._rng)
+        for neighbour in self._neighbours.values():
+            neighbour.post(frames.write(Bye(known)))
+        with contextlib.suppress(NetworkError):
+            async with deadline(self._clock, 1.0, "neighbours to take leave"):
+                await asyncio.gather(*(n.flushed() for n in self._neighbours.values()))
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for neighbour in self._neighbours.values():
+            neighbour.close("going offline")
+        self._neighbours.clear()
+        self._requests.close()
+        self._spread.close()
+        await self._wire.close()
+        self.book.save()
+
+    def subscribe(self, topic: bytes, validate: Validate) -> Subscription:
+        return self._spread.subscribe(topic, validate)
+
+    async def publish(self, topic: bytes, data: bytes, fanout: int = 0) -> int:
+        self._need_online()
+        check_size(self, data)
+        receivers = self.peers()
+        if 0 < fanout < len(receivers):
+            picks = self._rng.choice(len(receivers), fanout, replace=False)
+            receivers = [receivers[i] for i in sorted(picks.tolist())]
+        self._post_all(receivers, self._spread.publish(topic, data, to_all=not fanout))
+        return len(receivers)
+
+    def _post_all(self, receivers: Sequence[bytes], said: Push | Have) -> None:
+        data = frames.write(said)
+        for peer in receivers:
+            self._post(peer, data, len(said.data) if isinstance(said, Push) else 0)
+
+    def _post(self, peer: bytes, data: bytes, message_bytes: int = 0) -> None:
+        neighbour = self._neighbours.get(peer)
+        if neighbour is None:
+            return
+        if not neighbour.post(data):
+            self.counts["dropped"] += 1
+        elif message_bytes:
+            self._requests.count("sent", message_bytes)
+
+    def serve(self, proto: str, answer: Answer) -> None:
+        self._requests.answers[proto] = answer
+
+    async def request(
+        self, peer: bytes, proto: str, body: bytes, *, timeout_s: float, max_reply_bytes: int = MAX_REPLY_BYTES
+    ) -> bytes:
+        self._need_online()
+        return await self._requests.request(peer, proto, body, timeout_s, max_reply_bytes)
+
+    async def _meet(self, peer: Peer) -> bool:
+        """Ask a peer to be my neighbour; whether it is one now."""
+        if peer.id in self._neighbours:
+            return True
+        if peer.id in self._dialling:
+            return False
+        self._dialling.add(peer.id)
+        try:
+            return await self._introduce(peer)
+        except NetworkError:
+            self.book.failed(peer.id, self._clock.now_s())
+            return False
+        finally:
+            self._dialling.discard(peer.id)
+
+    async def _introduce(self, peer: Peer) -> bool:
+        async with deadline(self._clock, DIAL_S, f"{peer_name(peer.id)} to welcome me"):
+            link = await self._wire.dial(peer)
+            try:
+                await link.send([frames.write(Hello(PROTOCOL, not self._neighbours, self._record()))])
+                said = frames.read(await link.receive())
+                if not isinstance(said, Welcome) or said.record.peer != link.peer:
+                    raise NetworkError("a first frame that is no welcome")
+            except BaseException:
+                link.close("no welcome")
+                raise
+        self._learn((said.record, *said.known))
+        self.book.worked(peer.id)
+        if said.protocol != PROTOCOL:
+            self.counts["other-protocol"] += 1
+        if not said.accepted or said.protocol != PROTOCOL:
+            self.book.failed(peer.id, self._clock.now_s())  # full; it rests before it is asked again
+            link.close("no room")
+            return False
+        return self._adopt(link)
+
+    def _on_link(self, link: Link) -> None:
+        self._begin(self._receive_hello(link))
+
+    async def _receive_hello(self, link: Link) -> None:
+        try:
+            said = frames.read(await link.receive())  # a visitor never sends one; its link may stay for requests
+            if not isinstance(said, Hello) or said.record.peer != link.peer:
+                raise NetworkError("a first frame that is no hello")
+            self._learn((said.record,))
+            accepted = said.protocol == PROTOCOL and self._has_room(said.alone, link.peer)
+            known = self.book.sample(TOLD, self._rng)
+            async with deadline(self._clock, DIAL_S, "a welcome to be taken"):
+                await link.send([frames.write(Welcome(PROTOCOL, accepted, self._record(), known))])
+        except NetworkError as error:
+            link.close(str(error)[:100])
+            return
+        if said.protocol != PROTOCOL:
+            self.counts["other-protocol"] += 1
+        if accepted:
+            self._adopt(link)
+
+    def _has_room(self, alone: bool, peer: bytes) -> bool:
+        if peer in self._neighbours or len(self._neighbours) < self._most:
+            return True
+        if alone:
+            self._part(self._anyone(), "room for a newcomer")
+        return alone
+
+    def _adopt(self, link: Link) -> bool:
+        """Make a link that both ends agreed on a neighbour's."""
+        known = self._neighbours.get(link.peer)
+        if known is not None:
+            mine, theirs = (link, known.link) if _keeps(link, self.id) else (known.link, link)
+            if mine is known.link:
+                theirs.close("one link is enough")
+                return True
+            self._forget(known, "one link is enough")
+        self._requests.end_visit(link.peer, "a neighbour now")
+        neighbour = Neighbour(link, self._clock)
+        self._neighbours[link.peer] = neighbour
+        self._begin(self._listen(neighbour))
+        self._begin(neighbour.write())
+        for said in self._spread.offers():
+            neighbour.post(frames.write(said))
+        return True
+
+    async def _listen(self, neighbour: Neighbour) -> None:
+        try:
+            while True:
+                said = frames.read(await neighbour.link.receive())
+                neighbour.count(self._clock.now_s())
+                if isinstance(said, Bye):
+                    self._learn(said.known)
+                    raise NetworkError("goodbye")
+                self._on_frame(neighbour, said)
+        except NetworkError as error:
+            self._forget(neighbour, str(error))
+
+    def _on_frame(self, neighbour: Neighbour, said: Said) -> None:
+        peer = neighbour.link.peer
+        if isinstance(said, Known):
+            self._learn(said.records)
+        elif isinstance(said, Want):
+            if found := self._spread.asked(said.id):
+                self._post(peer, frames.write(found), len(found.data))
+        elif isinstance(said, Have):
+            if self._spread.hear(peer, said.id):
+                self._post(peer, frames.write(Want(said.id)))
+        elif isinstance(said, Push):
+            self._requests.count("received", len(said.data))
+            if onward := self._spread.receive(peer, said):
+                self._post_all([other for other in self.peers() if other != peer], onward)
+        elif not isinstance(said, Ping):
+            raise NetworkError("a frame that has no place here")
+
+    def _part(self, peer: bytes, why: str) -> None:
+        """Take leave of a neighbour: tell it others, then let go once that is written."""
+        neighbour = self._neighbours.pop(peer)
+        neighbour.post(frames.write(Bye(self.book.sample(TOLD, self._rng))))
+        self._begin(self._let_go(neighbour, why))
+
+    async def _let_go(self, neighbour: Neighbour, why: str) -> None:
+        with contextlib.suppress(NetworkError):
+            async with deadline(self._clock, 1.0, "a neighbour to take leave"):
+                await neighbour.flushed()
+        neighbour.close(why)
+
+    def _forget(self, neighbour: Neighbour, why: str) -> None:
+        if self._neighbours.get(neighbour.link.peer) is neighbour:
+            del self._neighbours[neighbour.link.peer]
+            if not self._neighbours and self._address:
+                self._begin(self._fill())
+        neighbour.close(why)
+
+    async def _maintain(self) -> None:
+        while True:
+            await self._clock.sleep(TICK_S)
+            now_s = self._clock.now_s()
+            for neighbour in list(self._neighbours.values()):
+                if now_s - neighbour.heard_s > SILENT_S:
+                    self.counts["silent"] += 1
+                    self._forget(neighbour, "silent")
+                elif now_s - neighbour.posted_s > PING_S:
+                    neighbour.post(frames.write(Ping()))
+            for peer, wanted in self._spread.overdue(self._neighbours):
+                self._post(peer, frames.write(Want(wanted)))
+            if now_s - self._gossiped_s > GOSSIP_S:
+                await self._gossip(now_s)
+            await self._fill()
+
+    async def _gossip(self, now_s: float) -> None:
+        """Tell a neighbour of others, and meet a stranger: islands that were cut apart find each other by that."""
+        self._gossiped_s = now_s
+        strangers = self.book.draw(1, self._rng, now_s, {*self._neighbours, *self._dialling})
+        if self._neighbours:
+            told = (self._record(), *self.book.sample(TOLD - 1, self._rng))
+            self._post(self._anyone(), frames.write(Known(told)))
+        if strangers and len(self._neighbours) >= self._most:
+            self._part(self._anyone(), "room for a stranger")
+        for stranger in strangers:
+            await self._meet(stranger)
+
+    def _anyone(self) -> bytes:
+        peers = self.peers()
+        return peers[int(self._rng.integers(len(peers)))]
+
+    async def _fill(self) -> None:
+        """Ask peers out of the book until there are enough neighbours, or nobody is left to ask now."""
+        missing = self._least - len(self._neighbours)
+        if missing > 0:
+            without = {*self._neighbours, *self._dialling}
+            found = self.book.draw(missing, self._rng, self._clock.now_s(), without)
+            await asyncio.gather(*(self._meet(peer) for peer in found))
+
+    def _learn(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self.book.add(record, self._now_ms(), self._rng)
+
+    def _record(self) -> Record:
+        return signed(self._key, self._address, self._now_ms())
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _link_of(self, peer: bytes) -> Link | None:
+        neighbour = self._neighbours.get(peer)
+        return neighbour.link if neighbour else None
+
+    def _now_ms(self) -> int:
+        return int(self._clock.now_s() * 1000)
+
+    def _need_online(self) -> None:
+        if not self._address:
+            raise NetworkError(f"{peer_name(self.id)} is not online; start the transport first")
+
+
+def _keeps(link: Link, me: bytes) -> bool:
+    """Of two links between two peers the one that the smaller id dialled is kept."""
+    return link.dialled == (me < link.peer)

@@ -1,0 +1,87 @@
+"""What the overlay asks of a network: authenticated links to peers, with frames and requests on them.
+
+A link is one connection whose other end has proven its key. Frames are small messages in order, for neighbours; a
+request has a stream of its own, so that a large answer holds nothing up. A wire knows nothing of topics, neighbours or
+experience; `net/overlay.py` makes a `Transport` of it.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from waggle.core.types import Peer
+
+MAX_FRAME_BYTES = (1 << 20) + 4096
+"""The largest frame that is read from anybody."""
+MAX_REQUEST_BYTES = 1 << 20
+
+
+class Reply(NamedTuple):
+    """What came of a request: the answer, or in words why there is none."""
+
+    fine: bool
+    body: bytes
+
+
+class Link(Protocol):
+    """A connection to one peer. Both ends may send frames and ask."""
+
+    peer: bytes
+    dialled: bool
+    """Whether this end opened it."""
+
+    async def send(self, frames: Sequence[bytes]) -> None:
+        """Send frames in order; waits while the peer does not read.
+
+        Raises:
+            NetworkError: the link is gone.
+        """
+        ...
+
+    async def receive(self) -> bytes:
+        """The next frame.
+
+        Raises:
+            NetworkError: the link is gone, or the peer sent what is no frame.
+        """
+        ...
+
+    async def ask(self, body: bytes, max_reply_bytes: int) -> Reply:
+        """Send a request and wait for the whole answer.
+
+        Raises:
+            NetworkError: the link is gone, or the answer is larger than that.
+        """
+        ...
+
+    def close(self, why: str) -> None:
+        """End the link at once; the peer is told why, in a few words."""
+        ...
+
+
+OnLink = Callable[[Link], None]
+OnRequest = Callable[[bytes, bytes], Awaitable[Reply]]
+"""(caller, body) -> reply. Total: it must not raise."""
+
+
+class Wire(Protocol):
+    """One node's end of a network."""
+
+    async def open(self, on_link: OnLink, on_request: OnRequest) -> str:
+        """Go online. Returns where this node can be reached, as `Peer.address` has it.
+
+        Raises:
+            NetworkError: it cannot, e.g. the port is taken.
+        """
+        ...
+
+    async def dial(self, peer: Peer) -> Link:
+        """Connect to a peer. The caller sets the deadline.
+
+        Raises:
+            NetworkError: nobody there, or somebody else.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Go offline; all links end."""
+        ...

@@ -1,0 +1,86 @@
+"""The transport's contract on real connections, run as a program in a network of its own; prints JSON.
+
+Not collected by pytest: `test_iroh.py` starts it, since a namespace has to be entered before there are threads.
+"""
+
+import asyncio
+import json
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+
+from tests.net.test_contract import CHECKS, Net
+from waggle.core.clock import SystemClock
+from waggle.core.keys import Key
+from waggle.net import requests
+from waggle.net.book import Book
+from waggle.net.iroh import IrohWire
+from waggle.net.namespace import loopback_only
+from waggle.net.overlay import OverlayTransport
+from waggle.net.transport import Transport
+
+NO_NAMESPACE = 3
+QUIET_S = 0.15
+"""The network is settled when nothing was counted for so long."""
+
+
+class Real:
+    """Nodes on loopback."""
+
+    def __init__(self) -> None:
+        self.made: list[OverlayTransport] = []
+        self.wires: dict[bytes, IrohWire] = {}
+
+    async def nodes(self, num: int) -> list[Transport]:
+        for number in range(num):
+            key = Key.from_seed(bytes([number + 1]) * 32)
+            self.wires[key.id] = IrohWire(key, "127.0.0.1:0")
+            self.made.append(OverlayTransport(key, self.wires[key.id], SystemClock(), Book(key.id), least=3, most=4))
+        first = await self.made[0].start()
+        for node in self.made[1:]:
+            await node.start()
+            await node.join([first])
+        await self.settle()
+        return list(self.made)
+
+    def state(self) -> object:
+        return [(node.counts.copy(), node.peers()) for node in self.made]
+
+    async def settle(self) -> None:
+        last, since_s = self.state(), time.monotonic()
+        while time.monotonic() - since_s < QUIET_S:
+            await asyncio.sleep(0.01)
+            if (now := self.state()) != last:
+                last, since_s = now, time.monotonic()
+
+    async def kill(self, node: Transport) -> None:
+        await self.wires[node.id].close()
+        while any(node.id in other.peers() for other in self.made if other is not node):
+            await asyncio.sleep(0.01)
+        await self.settle()
+
+
+async def run(check: Callable[[Net], Awaitable[None]]) -> str:
+    """What went wrong, or nothing."""
+    net = Real()
+    try:
+        async with asyncio.timeout(60):
+            await check(net)
+    except BaseException:
+        return traceback.format_exc()
+    finally:
+        await asyncio.gather(*(node.close() for node in net.made))
+    return ""
+
+
+def main() -> int:
+    if not loopback_only():
+        return NO_NAMESPACE
+    requests.DIAL_S = 1.0
+    print(json.dumps({check.__name__: asyncio.run(run(check)) for check in CHECKS}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

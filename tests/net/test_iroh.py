@@ -1,0 +1,47 @@
+"""The real network keeps the contract, in a network namespace that holds loopback alone."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.net.iroh_contract import NO_NAMESPACE
+from tests.net.test_contract import CHECKS
+
+ALONE = """
+import socket
+from waggle.net.namespace import loopback_only
+assert loopback_only()
+print([name for _, name in socket.if_nameindex()])
+with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), 5):
+    print("connected")
+try:
+    socket.create_connection(("192.0.2.1", 80), 5)
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.net.iroh_contract"], capture_output=True, text=True, check=False
+    )
+    if done.returncode == NO_NAMESPACE:
+        pytest.skip("this system gives processes no network of their own, and real connections are tested only in one")
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", [check.__name__ for check in CHECKS])
+def test_contract(outcomes: dict[str, str], check: str) -> None:
+    assert outcomes[check] == ""
+
+
+def test_a_network_of_its_own_has_loopback_and_nothing_else() -> None:
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False)
+    if "assert loopback_only()" in done.stderr:
+        pytest.skip("this system gives processes no network of their own")
+    assert done.stdout.splitlines() == ["['lo']", "connected", "Network is unreachable"], done.stderr
