@@ -14,6 +14,7 @@ from waggle.core.errors import RunError
 from waggle.core.types import Experience
 from waggle.net.memory import MemoryNetwork
 from waggle.node.archive import DiskArchive
+from waggle.node.journal import read_records
 from waggle.node.node import Node
 from waggle.node.parcel import Inbox, Parcel, export, offered, older_than, parcel_for, read_parcel
 from waggle.node.round import Report, play
@@ -21,20 +22,21 @@ from waggle.node.runfolder import RunFolder
 from waggle.node.scripted import ScriptedLearner
 from waggle.swarm import admission
 
-SETTINGS = config("model.name=scripted", "eval.every=0", "round.local=3", "round.foreign=4", "share.publish=all")
+BASE = ("model.name=scripted", "eval.every=0", "round.local=3", "round.foreign=4", "share.publish=all")
 
 
 class Far:
     """Two nodes of one swarm on disk that no network joins. `me` is the second."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *sets: str) -> None:
+        settings = config(*BASE, *sets)
         self.clock = FakeClock()
         self.folders, self.nodes = [], []
         for number in range(2):
             learners = [ScriptedLearner(0.4, 0.01, seed) for seed in range(2)]
             network = MemoryNetwork(number, self.clock)
-            node = scripted_swarm((SUMS,), 2, SETTINGS, clock=self.clock, network=network, learners=learners)[number]
-            folder = RunFolder.create(path / f"node-{number}", SETTINGS, node.taskset.charter)
+            node = scripted_swarm((SUMS,), 2, settings, clock=self.clock, network=network, learners=learners)[number]
+            folder = RunFolder.create(path / f"node-{number}", settings, node.taskset.charter)
             node.begin(DiskArchive(folder, 1, 1 << 20, 1 << 20))
             self.folders.append(folder)
             self.nodes.append(node)
@@ -135,10 +137,79 @@ def test_what_is_no_parcel_of_the_swarm_costs_itself(far: Far, data: bytes | Non
 def test_a_parcel_stays_until_its_round_is_final(far: Far, tmp_path: Path) -> None:
     far.play(far.author)
     far.carry(tmp_path / "p")
-    assert far.me.archive.take_parcel() is not None  # and the node is killed
+    assert far.me.archive.take_parcel(8, 1 << 20) is not None  # and the node is killed
     assert waiting(far.folders[1]) == 1
     far.play(far.me)
     assert waiting(far.folders[1]) == 0
+
+
+def test_a_round_takes_no_more_than_it_may_pull(far: Far, tmp_path: Path) -> None:
+    far.play(far.author, 6)
+    assert far.carry(tmp_path / "p") == 18
+    reports = far.play(far.me, 4)
+    assert [len(report.arrived.admitted) for report in reports] == [8, 8, 2, 0]
+    assert not any(report.arrived.refused for report in reports)
+    assert waiting(far.folders[1]) == 0
+
+
+def test_by_bytes_too_but_always_one(far: Far, tmp_path: Path) -> None:
+    far.play(far.author)
+    far.carry(tmp_path / "p")
+    inbox = Inbox(far.folders[1])
+    for max_bytes, expected in ((1, 1), (10_000, 2)):
+        taken = inbox.take(8, max_bytes)
+        assert taken is not None
+        assert len(taken.experiences) == expected
+        inbox.clear()
+    assert inbox.take(8, 1 << 20) is None
+    assert inbox.take(0, 1 << 20) is None
+
+
+def test_what_cannot_be_read_or_taken_away_ends_no_run(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    far.folders[1].inbox.mkdir()
+    (far.folders[1].inbox / "a.parcel").mkdir()
+    (far.folders[1].inbox / "b.parcel").symlink_to("nowhere")
+    Inbox(far.folders[1]).put(Parcel(far.me.taskset.digest, (b"junk",)))
+
+    def refusing(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refusing)
+        (report,) = far.play(far.me)
+    assert report.arrived.refused == {"version": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refusing)
+        Inbox(far.folders[1]).put(Parcel(far.me.taskset.digest, (b"more junk",)))
+        (report,) = far.play(far.me)
+    assert report.arrived.refused == {"framing": 1}
+
+
+def test_an_export_while_the_node_stores_another_checkpoint(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    far.play(far.author, 2)
+    rotated: list[int] = []
+
+    def read(file: Path) -> tuple[list[bytes], int]:
+        if not rotated:
+            rotated.append(1)
+            far.author.checkpoint()
+        return read_records(file)
+
+    monkeypatch.setattr("waggle.node.parcel.read_records", read)
+    assert len(offered(far.folders[0])) == 6
+
+
+def test_only_what_is_still_on_offer_is_exported(tmp_path: Path) -> None:
+    far = Far(tmp_path, "share.max_lag=2")
+    far.play(far.author, 5)
+    assert [e.body.round for e in offered(far.folders[0])] == [4, 4, 4, 5, 5, 5]
+
+
+def test_a_group_that_nobody_would_take_is_left_out(far: Far, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    far.play(far.author)
+    sizes = sorted(len(encode(experience)) for experience in offered(far.folders[0]))
+    monkeypatch.setattr("waggle.node.parcel._ITEM_BYTES", sizes[-1] - 1)
+    assert export(far.folders[:1], tmp_path / "p") == sum(size < sizes[-1] for size in sizes)
 
 
 def test_only_so_much_fits(far: Far, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

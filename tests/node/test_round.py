@@ -12,7 +12,7 @@ from tests.node.crafted import EVE, SUMS, Grading, Recording, Swarm, Wordy, body
 from tests.node.parts import easy_family
 from waggle.core.codec import encode
 from waggle.core.errors import ConfigError
-from waggle.core.sealing import announce
+from waggle.core.sealing import announce, announcement_head
 from waggle.core.types import (
     Body,
     Completion,
@@ -260,6 +260,31 @@ def test_nobody_announces_in_the_name_of_another() -> None:
     assert dict(first.arrived.refused) == {"signature": 1}
     assert {group.author for group in second.mixed.foreign} == {author.key.id}
     assert second.mixed.foreign[0].round == 1
+
+
+def test_nobody_hides_an_authors_groups_by_listing_them() -> None:
+    """Eve lists the author's groups under her own name, unsigned or signed: the author is asked all the same."""
+    for signs in (False, True):
+        swarm = Swarm(2)
+        author = swarm.nodes[1]
+
+        async def story(swarm: Swarm = swarm, signs: bool = signs) -> Report:
+            me, author = swarm.nodes
+            await connect(swarm.nodes)
+            eve = await swarm.eve()
+            await play(author)
+            (theirs,) = author.exchange.window.values()
+            list_ = announce(me.taskset.digest, theirs)
+            forged = replace(list_, author=EVE.id, signature=bytes(64))
+            if signs:
+                forged = replace(forged, signature=EVE.sign(announcement_head(forged)))
+            await eve.transport.publish(me.taskset.digest, encode(forged))
+            return await play(me)
+
+        report = asyncio.run(story())
+        assert {group.author for group in report.mixed.foreign} == {author.key.id}
+        assert len(report.arrived.admitted) == len(author.exchange.window[1])
+        assert sum(report.arrived.refused.values()) >= 1 - signs
 
 
 def test_an_old_announcement_is_no_news() -> None:

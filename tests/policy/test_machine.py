@@ -85,9 +85,11 @@ import ctypes, sys
 from waggle.policy import machine
 if "keep" in sys.argv:
     assert machine.keep_heap()
-blocks = [ctypes.create_string_buffer(1 << 22) for _ in range(64)]
+blocks = [ctypes.create_string_buffer(1 << 16) for _ in range(4096)]
+on_top = ctypes.create_string_buffer(1 << 16)  # without it the top of the heap would go by itself
 held = machine.resident_bytes()
 del blocks
+assert held - machine.resident_bytes() < 50 << 20
 machine.trim()
 print(held - machine.resident_bytes())
 machine.give_back()

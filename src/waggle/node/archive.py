@@ -45,8 +45,8 @@ class Archive(Protocol):
         """Append groups, each with what became of it, as text for people."""
         ...
 
-    def take_parcel(self) -> Parcel | None:
-        """Experience that came by file, if some waits; a commit takes it away.
+    def take_parcel(self, num: int, max_bytes: int) -> Parcel | None:
+        """The first of the experience that came by file, if some waits; a commit takes it away.
 
         Raises:
             DecodeError: it is damaged; a commit takes it away all the same.
@@ -64,7 +64,7 @@ class NoArchive:
         return -1
 
     def show(self, groups: list[tuple[Group, str]]) -> None: ...
-    def take_parcel(self) -> Parcel | None:
+    def take_parcel(self, num: int, max_bytes: int) -> Parcel | None:
         return None
 
 
@@ -141,8 +141,8 @@ class DiskArchive:
         self._inbox.clear()
         self._append(self._folder.metrics_file, record.metrics, self._metrics_bytes)
 
-    def take_parcel(self) -> Parcel | None:
-        return self._inbox.take()
+    def take_parcel(self, num: int, max_bytes: int) -> Parcel | None:
+        return self._inbox.take(num, max_bytes)
 
     def checkpoint(self, snapshot: Snapshot, learner: Learner) -> None:
         number = snapshot.state.round

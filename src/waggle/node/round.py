@@ -173,21 +173,25 @@ async def pull(node: Node, number: int, arrived: Arrived, found: Sequence[Offer]
     limit = 2 * node.config.round.foreign
     rng = rng_for(node.config.run.seed, "pull", node.key.id, number)
     have = {offer.entry.id for offer in found if node.view.seen.has(offer.entry.id)}
-    chosen = wanted(found, limit, rng, have=have, max_bytes=PULL_BYTES)
+
+    def is_signed(offer: Offer) -> bool:
+        refusal = check_signature(offer.news, node.view)
+        if refusal:
+            refuse(node, arrived, offer.source, refusal)
+        return refusal is None
+
+    chosen = wanted(found, limit, rng, have=have, max_bytes=PULL_BYTES, is_good=is_signed)
     wishes: dict[bytes, list[Offer]] = {}
     for offer in chosen:
-        if refusal := check_signature(offer.news, node.view):
-            refuse(node, arrived, offer.source, refusal)
-        else:
-            wishes.setdefault(offer.source, []).append(offer)
+        wishes.setdefault(offer.source, []).append(offer)
     replies = await asyncio.gather(*(node.exchange.pull(source, some) for source, some in wishes.items()))
     return [(source, data) for source, reply in zip(wishes, replies, strict=True) for data in reply]
 
 
 def unpacked(node: Node, arrived: Arrived) -> list[tuple[bytes, bytes]]:
-    """Experience of a parcel that waits in the inbox, from nobody."""
+    """Experience of a parcel that waits in the inbox, from nobody; as much as a round may pull."""
     try:
-        parcel = node.archive.take_parcel()
+        parcel = node.archive.take_parcel(2 * node.config.round.foreign, PULL_BYTES)
     except DecodeError as error:
         refuse(node, arrived, b"", Refusal(Reason(error.reason), f"a damaged parcel: {error}"))
         return []

@@ -54,14 +54,22 @@ def offers(announcement: Announcement, source: bytes) -> list[Offer]:
 
 
 def wanted(
-    offered: Iterable[Offer], limit: int, rng: np.random.Generator, *, have: Container[bytes] = (), max_bytes: int
+    offered: Iterable[Offer],
+    limit: int,
+    rng: np.random.Generator,
+    *,
+    have: Container[bytes] = (),
+    max_bytes: int,
+    is_good: Callable[[Offer], bool] = lambda offer: True,
 ) -> list[Offer]:
-    """At most `limit` offers of `max_bytes` together to pull, none that I have.
+    """At most `limit` offers of `max_bytes` together to pull, none that I have and none that is not good.
 
-    Authors take turns in random order; of each the newest round comes first, in random order within it.
+    Authors take turns in random order; of each the newest round comes first, in random order within it. A group that
+    two authors list counts for both, so that nobody can hide another's by listing it. `is_good` is asked only of what
+    would be chosen.
     """
     queues: dict[bytes, list[Offer]] = {}
-    for offer in {offer.entry.id: offer for offer in offered if offer.entry.id not in have}.values():
+    for offer in {(o.news.author, o.entry.id): o for o in offered if o.entry.id not in have}.values():
         queues.setdefault(offer.news.author, []).append(offer)
     authors = sorted(queues)
     rng.shuffle(authors)
@@ -74,7 +82,7 @@ def wanted(
     while authors and len(chosen) < limit:
         for author in list(authors):
             offer = queues[author].pop()
-            if offer.entry.size_bytes <= room_bytes and len(chosen) < limit:
+            if offer.entry.size_bytes <= room_bytes and len(chosen) < limit and is_good(offer):
                 chosen.append(offer)
                 room_bytes -= offer.entry.size_bytes
             if not queues[author]:
