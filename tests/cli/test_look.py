@@ -241,7 +241,11 @@ def test_chat_lives_on_when_an_answer_is_stopped(waggle: Waggle, here: Path, mon
         return real(policy, tasks, num, sampling)  # type: ignore[arg-type]
 
     monkeypatch.setattr(chatting, "generate", stopped)
-    done = waggle("chat", "tiny", "--max-tokens", "3", typed=b"stop\nhello\n")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        done = waggle("chat", "tiny", "--max-tokens", "3", typed=b"stop\nhello\n")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert done.code == 0
     assert "(stopped" in done.err
     assert done.out.strip()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.net.iroh_contract import NO_NAMESPACE
+from tests.net.iroh_contract import NO_NAMESPACE, REAL
 from tests.net.test_contract import CHECKS
 
 ALONE = """
@@ -35,7 +35,7 @@ def outcomes() -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("check", [check.__name__ for check in CHECKS])
+@pytest.mark.parametrize("check", [check.__name__ for check in (*CHECKS, *REAL)])
 def test_contract(outcomes: dict[str, str], check: str) -> None:
     assert outcomes[check] == ""
 

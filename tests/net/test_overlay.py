@@ -1,98 +1,19 @@
-"""The overlay on in-memory wires: who stays a neighbour, how messages spread, what strangers can and cannot do."""
+"""The overlay on in-memory wires: who stays a neighbour, how messages spread, how nodes come back."""
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
-from waggle.core.clock import FakeClock
+from tests.net.overlays import EVE, TOPIC, World, play
 from waggle.core.errors import NetworkError
-from waggle.core.keys import Key
 from waggle.core.types import Peer
 from waggle.net import frames
-from waggle.net.book import Book, signed
-from waggle.net.frames import PROTOCOL, Hello, Ping, Push, Welcome
-from waggle.net.memory_wire import MemoryWire, MemoryWires
+from waggle.net.frames import Ping
 from waggle.net.overlay import GOSSIP_S, SILENT_S, OverlayTransport
-from waggle.net.spread import KEPT_S, WANT_S, message_id
-from waggle.net.transport import Ruling, Subscription
-from waggle.net.wire import Link, Reply
-
-TOPIC = b"t" * 32
-EVE = Key.from_seed(b"e" * 32)
-
-
-class World:
-    """A swarm whose time passes only in `pass_s`."""
-
-    def __init__(self) -> None:
-        self.clock = FakeClock()
-        self.wires = MemoryWires(self.clock)
-        self.nodes: list[OverlayTransport] = []
-        self.inboxes: list[Subscription] = []
-
-    def make(self, number: int, file: Path | None = None) -> OverlayTransport:
-        key = Key.from_seed(number.to_bytes(32, "big"))
-        return OverlayTransport(key, self.wires.wire(key.id), self.clock, Book(key.id, file))
-
-    async def add(self, num: int, ruling: Ruling = Ruling.FORWARD) -> list[OverlayTransport]:
-        """More nodes, each through the first."""
-        added = [self.make(number) for number in range(len(self.nodes), len(self.nodes) + num)]
-        for node in added:
-            await node.start()
-            if self.nodes:
-                await node.join([Peer(self.nodes[0].id, "memory")])
-            self.nodes.append(node)
-            self.inboxes.append(node.subscribe(TOPIC, lambda sender, data: ruling))
-        await self.pass_s(2)
-        return added
-
-    async def pass_s(self, seconds: float) -> None:
-        for _ in range(round(seconds * 50)):
-            for _ in range(4):
-                await asyncio.sleep(0)
-            self.clock.advance(0.02)
-
-    def heard(self) -> list[int]:
-        return [len(inbox.drain()) for inbox in self.inboxes]
-
-    def wire(self, node: OverlayTransport) -> MemoryWire:
-        return self.wires.open[node.id]
-
-    async def eve(self, key: Key = EVE) -> tuple[MemoryWire, list[Link]]:
-        """A stranger on the wire, without an overlay, and the links that others dial to her."""
-        wire, links = self.wires.wire(key.id), []
-
-        async def nothing(caller: bytes, body: bytes) -> Reply:
-            return Reply(False, b"")
-
-        await wire.open(links.append, nothing)
-        return wire, links
-
-    async def hello(self, node: OverlayTransport, key: Key = EVE, **changes: object) -> tuple[Link, Welcome]:
-        """Eve introduces herself to a node, properly but for the changes."""
-        wire, _ = await self.eve(key)
-        link = await wire.dial(Peer(node.id, "memory"))
-        said = Hello(PROTOCOL, True, signed(key, "memory", int(self.clock.now_s() * 1000)))
-        await link.send([frames.write(replace(said, **changes))])
-        welcome = frames.read(await link.receive())
-        assert isinstance(welcome, Welcome)
-        return link, welcome
-
-
-def play(story: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        world = World()
-        await story(world)
-        for node in world.nodes:
-            closing = asyncio.create_task(node.close())
-            await world.pass_s(2)
-            await closing
-
-    asyncio.run(run())
+from waggle.net.spread import KEPT_S
+from waggle.net.transport import Ruling
 
 
 def test_a_silent_neighbour_is_gone_before_the_wire_knows() -> None:
@@ -104,72 +25,6 @@ def test_a_silent_neighbour_is_gone_before_the_wire_knows() -> None:
         assert EVE.id not in world.nodes[0].peers()
         assert world.nodes[0].counts["silent"] == 1
         assert world.nodes[1].id in world.nodes[0].peers()  # who is quiet but alive says so
-
-    play(story)
-
-
-@pytest.mark.parametrize("junk", [b"", b"junk", frames.write(Ping())[:-1], frames.write(Push(TOPIC, b"x")) + b"!"])
-def test_a_frame_that_is_none_ends_the_link_and_nothing_else(junk: bytes) -> None:
-    async def story(world: World) -> None:
-        await world.add(3)
-        link, _ = await world.hello(world.nodes[0])
-        await link.send([junk])
-        await world.pass_s(1)
-        assert EVE.id not in world.nodes[0].peers()
-        await world.nodes[1].publish(TOPIC, b"still here")
-        await world.pass_s(1)
-        assert world.heard() == [1, 0, 1]
-
-    play(story)
-
-
-def test_a_flood_of_frames_ends_the_link() -> None:
-    async def story(world: World) -> None:
-        await world.add(2)
-        link, _ = await world.hello(world.nodes[0])
-        with contextlib.suppress(NetworkError):  # the link ends under the flood
-            for _ in range(30):
-                await link.send([frames.write(Ping())] * 100)
-        await world.pass_s(1)
-        assert EVE.id not in world.nodes[0].peers()
-
-    play(story)
-
-
-def test_another_protocol_is_refused_with_the_version_and_counted() -> None:
-    async def story(world: World) -> None:
-        (node,) = await world.add(1)
-        _, welcome = await world.hello(node, protocol=PROTOCOL + 1)
-        assert (welcome.accepted, welcome.protocol) == (False, PROTOCOL)
-        await world.pass_s(1)
-        assert node.peers() == []
-        assert node.counts["other-protocol"] == 1
-
-    play(story)
-
-
-def test_nobody_introduces_himself_as_somebody_else() -> None:
-    async def story(world: World) -> None:
-        nodes = await world.add(2)
-        wire, _ = await world.eve()
-        link = await wire.dial(Peer(nodes[0].id, "memory"))
-        record = nodes[0].book.sample(1, nodes[0]._rng)[0]
-        assert record.peer == nodes[1].id
-        await link.send([frames.write(Hello(PROTOCOL, True, record))])
-        await world.pass_s(1)
-        assert nodes[0].peers() == [nodes[1].id]
-        assert EVE.id not in nodes[0].book
-
-    play(story)
-
-
-def test_a_forged_record_is_not_learned() -> None:
-    async def story(world: World) -> None:
-        (node,) = await world.add(1)
-        record = signed(EVE, "memory", int(world.clock.now_s() * 1000))
-        await world.hello(node, record=replace(record, address="elsewhere"))
-        assert EVE.id not in node.book
-        assert node.book.counts["signature"] == 1
 
     play(story)
 
@@ -207,23 +62,6 @@ def test_a_late_joiner_gets_what_is_fresh_and_not_what_is_stale() -> None:
         await world.pass_s(2)
         assert [delivery.data[:3] for delivery in inbox.drain()] == [b"new"]
         world.nodes.append(late)
-
-    play(story)
-
-
-def test_who_does_not_give_what_he_has_is_passed_over_for_another() -> None:
-    async def story(world: World) -> None:
-        nodes = await world.add(2)
-        link, _ = await world.hello(nodes[0])
-        data = b"x" * 5000
-        name = frames.Have(message_id(Push(TOPIC, data)))
-        await link.send([frames.write(name)])  # Eve has it, she says
-        await world.pass_s(0.5)
-        await nodes[1].publish(TOPIC, data)
-        await world.pass_s(0.5)
-        assert world.heard() == [0, 0]
-        await world.pass_s(WANT_S + 1)
-        assert world.heard() == [1, 0]
 
     play(story)
 
@@ -280,5 +118,60 @@ def test_a_request_goes_to_who_is_no_neighbour_too() -> None:
             await world.pass_s(1)
             assert await asking == asker.id + b"?"
         assert known[0].id not in asker.peers()
+
+    play(story)
+
+
+def test_who_comes_back_is_taken_though_his_old_link_looks_alive() -> None:
+    async def story(world: World) -> None:
+        (node,) = await world.add(1)
+        old, _ = await world.hello(node)
+        await world.pass_s(6)
+        _, welcome = await world.hello(node)
+        await world.pass_s(0.5)
+        assert welcome.accepted
+        assert node.peers() == [EVE.id]
+        with pytest.raises(NetworkError):
+            await old.send([frames.write(Ping())])
+
+    play(story)
+
+
+def test_the_same_message_again_takes_no_more_room() -> None:
+    async def story(world: World) -> None:
+        nodes = await world.add(2)
+        for _ in range(40):
+            await nodes[0].publish(TOPIC, bytes(1 << 20))
+        await nodes[0].publish(TOPIC, b"x" * 5000)
+        await world.pass_s(1)
+        assert world.heard() == [0, 2]
+
+    play(story)
+
+
+def test_a_node_that_lost_everybody_turns_to_those_it_came_through() -> None:
+    async def story(world: World) -> None:
+        nodes = await world.add(2)
+        world.wires.split({nodes[1].id})
+        await world.pass_s(5)
+        nodes[1].book.forget(nodes[0].id)  # its record has expired meanwhile
+        nodes[0].book.forget(nodes[1].id)
+        world.wires.heal()
+        await world.pass_s(25)
+        assert nodes[1].peers() == [nodes[0].id]
+
+    play(story)
+
+
+def test_the_book_is_saved_while_the_node_runs(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        nodes = await world.add(2)
+        file = tmp_path / "book.bin"
+        node = world.make(50, file)
+        await node.start()
+        await node.join([Peer(nodes[0].id, "memory")])
+        await world.pass_s(GOSSIP_S + 2)
+        assert file.exists()  # kill -9 from now on costs nothing
+        world.nodes.append(node)
 
     play(story)

@@ -8,6 +8,7 @@ It notices a peer that died after half a minute; the overlay's pings do sooner.
 """
 
 import asyncio
+import contextlib
 import ctypes
 import inspect
 from collections import deque
@@ -28,8 +29,11 @@ _REPLY_HEAD = 9
 """One byte that says whether all went well, and the length of what follows."""
 MAX_STREAMS = 16
 """Requests of one peer that are answered at once."""
-REQUEST_S = 30.0
-"""How long a peer may take to write a request down."""
+REQUEST_S, ANSWER_S = 30.0, 60.0
+"""How long a peer may take to write a request down, and to be given and to read the answer."""
+HANDSHAKE_S, MAX_KNOCKING = 10.0, 64
+MAX_ADDRESS_CHARS = 200
+CLOSE_S = 3.0
 
 
 @lru_cache(maxsize=1)
@@ -56,6 +60,19 @@ def _iroh() -> Any:
     return iroh
 
 
+def _preset(bind: Sequence[str]) -> Any:
+    """Iroh without discovery, on these addresses alone: by itself it opens the other family to everybody."""
+    iroh = _iroh()
+
+    class Bound(iroh.Preset):  # type: ignore[misc,name-defined]
+        def apply(self, builder: Any) -> None:
+            builder.apply_minimal()
+            for address in bind:
+                builder.bind_addr(address)
+
+    return Bound()
+
+
 def _said(error: BaseException) -> str:
     """What an error of iroh's says: its text is empty."""
     return str(error.message()) if hasattr(error, "message") else str(error) or type(error).__name__
@@ -65,49 +82,63 @@ class IrohWire:
     """One node's endpoint. Fills `Wire`.
 
     Args:
-        bind: where to listen, `host:port` of IPv4; port 0 takes a free one. The same port family of IPv6 is closed.
+        bind: where to listen, addresses with ports, one a family; port 0 takes a free one.
         relays: URLs of relays for nodes that cannot be reached; none by default.
     """
 
-    def __init__(self, key: Key, bind: str = "0.0.0.0:0", relays: Sequence[str] = ()) -> None:
-        self._key, self._bind, self._relays = key, bind, list(relays)
+    def __init__(self, key: Key, bind: Sequence[str] = ("0.0.0.0:0", "[::]:0"), relays: Sequence[str] = ()) -> None:
+        self._key, self._bind, self._relays = key, tuple(bind), list(relays)
         self._endpoint: Any = None
-        self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._knocking = 0
+        """Handshakes under way."""
         self._on_link: OnLink | None = None
         self._on_request: OnRequest | None = None
 
     async def open(self, on_link: OnLink, on_request: OnRequest) -> str:
         iroh = _iroh()
         self._on_link, self._on_request = on_link, on_request
-        mode = iroh.RelayMode.custom_from_urls(self._relays) if self._relays else iroh.RelayMode.disabled()
-        options = iroh.EndpointOptions(
-            preset=iroh.preset_minimal(),
-            bind_addr=self._bind,
-            secret_key=self._key.secret(),
-            alpns=[ALPN],
-            relay_mode=mode,
-        )
         try:
+            mode = iroh.RelayMode.custom_from_urls(self._relays) if self._relays else iroh.RelayMode.disabled()
+            options = iroh.EndpointOptions(
+                preset=_preset(self._bind), secret_key=self._key.secret(), alpns=[ALPN], relay_mode=mode
+            )
             self._endpoint = await iroh.Endpoint.bind(options)
         except iroh.IrohError as error:
-            raise NetworkError(
-                f"cannot listen on {self._bind}: {_said(error)}; choose another address or port"
-            ) from error
-        self._accepting = asyncio.create_task(self._accept())
-        return str(next(a for a in self._endpoint.bound_sockets() if not a.startswith("[")))
+            where = " and ".join(self._bind)
+            raise NetworkError(f"cannot listen on {where}: {_said(error)}; choose another address or port") from error
+        self._begin(self._accept())
+        return self._address()
+
+    def _address(self) -> str:
+        """Where peers can reach this node: what was bound, or the machine's own addresses where that is all of them."""
+        bound = [str(address) for address in self._endpoint.bound_sockets()]
+        if any(address.startswith(("0.0.0.0:", "[::]:")) for address in bound):
+            bound = [str(address) for address in self._endpoint.addr().direct_addresses()] or bound
+        chosen = ""
+        for address in bound:
+            longer = f"{chosen},{address}" if chosen else address
+            if len(longer) <= MAX_ADDRESS_CHARS:
+                chosen = longer
+        return chosen
 
     async def _accept(self) -> None:
         while (incoming := await self._endpoint.accept_next()) is not None:
-            self._begin(self._take(incoming))
+            if self._knocking < MAX_KNOCKING:
+                self._begin(self._take(incoming))
+            else:
+                await incoming.refuse()
 
     async def _take(self, incoming: Any) -> None:
         iroh = _iroh()
+        self._knocking += 1
         try:
-            async with asyncio.timeout(REQUEST_S):
+            async with asyncio.timeout(HANDSHAKE_S):
                 connection = await (await incoming.accept()).connect()
         except (iroh.IrohError, TimeoutError):
             return  # somebody who knocked and did not come in
+        finally:
+            self._knocking -= 1
         self._begin(self._serve(IrohLink(connection, dialled=False)))
 
     async def _serve(self, link: "IrohLink") -> None:
@@ -115,6 +146,7 @@ class IrohWire:
         assert self._on_link is not None
         if not link.dialled:
             self._on_link(link)
+        self._begin(link.refuse_one_way())
         room = asyncio.Semaphore(MAX_STREAMS)
         while (stream := await link.next_stream()) is not None:
             await room.acquire()
@@ -133,20 +165,21 @@ class IrohWire:
                 body = await stream.recv().read_to_end(MAX_REQUEST_BYTES + 1024)
         except (iroh.IrohError, TimeoutError):
             return  # the caller went away, wrote too much or too slowly: his request is no more
-        reply = await self._on_request(link.peer, bytes(body))
-        head = bytes((reply.fine,)) + len(reply.body).to_bytes(_REPLY_HEAD - 1, "big")
         try:
-            await stream.send().write_all(head + reply.body)
-            await stream.send().finish()
-        except iroh.IrohError:
-            return  # nobody waits for the answer any more
+            async with asyncio.timeout(ANSWER_S):
+                reply = await self._on_request(link.peer, bytes(body))
+                head = bytes((reply.fine,)) + len(reply.body).to_bytes(_REPLY_HEAD - 1, "big")
+                await stream.send().write_all(head + reply.body)
+                await stream.send().finish()
+        except (iroh.IrohError, TimeoutError):
+            return  # nobody waits for the answer any more, or reads it too slowly
 
     async def dial(self, peer: Peer) -> Link:
         iroh = _iroh()
         if self._endpoint is None:
             raise NetworkError("this node is not online")
-        where = iroh.EndpointAddr(iroh.EndpointId.from_bytes(peer.id), None, peer.address.split(","))
         try:
+            where = iroh.EndpointAddr(iroh.EndpointId.from_bytes(peer.id), None, peer.address.split(","))
             connection = await self._endpoint.connect(where, ALPN)
             stream = await connection.open_bi()
         except (iroh.IrohError, ValueError) as error:
@@ -166,11 +199,15 @@ class IrohWire:
         if self._endpoint is None:
             return
         endpoint, self._endpoint = self._endpoint, None
-        tasks = [*self._tasks, *([self._accepting] if self._accepting else [])]
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await endpoint.close()
+        self._tasks.clear()
+        tasks.clear()  # what a cancelled task remembers would keep the socket open
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await endpoint.close()
 
 
 class IrohLink:
@@ -179,6 +216,7 @@ class IrohLink:
     def __init__(self, connection: Any, dialled: bool) -> None:
         self.peer, self.dialled = bytes(connection.remote_id().to_bytes()), dialled
         self._connection = connection
+        self.received_bytes = 0
         self._stream: Any = None
         self._begun = not dialled
         self._ready = asyncio.Event()
@@ -203,6 +241,14 @@ class IrohLink:
         except _iroh().IrohError:
             self._ready.set()
             return None
+
+    async def refuse_one_way(self) -> None:
+        """Nobody here reads streams that go one way; who opens one would only fill memory, and is cut off."""
+        try:
+            await self._connection.accept_uni()
+        except _iroh().IrohError:
+            return
+        self.close("a stream that nobody reads")
 
     async def send(self, frames: Sequence[bytes]) -> None:
         async with self._sending:
@@ -231,6 +277,7 @@ class IrohLink:
             if not data:
                 raise NetworkError(self._why(None))
             self._buffer += data
+            self.received_bytes += len(data)
             self._split()
         return self._frames.popleft()
 

@@ -88,6 +88,7 @@ class MemoryLink:
 
     def __init__(self, wires: MemoryWires, owner: MemoryWire, other: MemoryWire, dialled: bool) -> None:
         self.peer, self.dialled = other.id, dialled
+        self.received_bytes = 0
         self._wires, self._owner, self._other = wires, owner, other
         self._arrived: deque[bytes] = deque()
         self._news = asyncio.Event()
@@ -103,6 +104,7 @@ class MemoryLink:
             self.end.break_off("a frame that is too large")
             raise NetworkError("a frame that is too large")
         self.end._arrived.extend(frames)
+        self.end.received_bytes += sum(map(len, frames))
         self.end._news.set()
 
     async def receive(self) -> bytes:

@@ -6,7 +6,7 @@ dropped.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 
 from waggle.core.clock import Clock
 from waggle.core.errors import NetworkError
@@ -17,6 +17,10 @@ MAX_WAITING = 1024
 BATCH_BYTES = 1 << 18
 FRAMES_PER_S, FRAMES_AT_ONCE = 200.0, 2000.0
 """What a neighbour may send on average, and in a burst."""
+TELLINGS, TELL_S = 8.0, 10.0
+"""How often a neighbour may tell of others in a burst, and seconds for each time more."""
+NEW_S = 5.0
+_MAX_GIVEN = 4096
 
 
 class Neighbour:
@@ -29,18 +33,53 @@ class Neighbour:
         self._waiting_bytes = 0
         self._more, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
-        self._allowed, self._counted_s = FRAMES_AT_ONCE, clock.now_s()
+        self._since_s = self._counted_s = self._told_s = clock.now_s()
+        self._allowed, self._tellings = FRAMES_AT_ONCE, TELLINGS
+        self._received_bytes = 0
+        self._given: Counter[bytes] = Counter()
+        self._closed = False
 
-    def post(self, data: bytes) -> bool:
-        """Queue a frame. False where the queue is full."""
+    @property
+    def is_new(self) -> bool:
+        """Whether it has not been a neighbour for long."""
+        return self._clock.now_s() - self._since_s < NEW_S
+
+    def post(self, data: bytes, first: bool = False) -> bool:
+        """Queue a frame, or put it before all that wait. False where the queue is full."""
         if len(self._waiting) >= MAX_WAITING or self._waiting_bytes + len(data) > MAX_WAITING_BYTES:
             return False
-        self._waiting.append(data)
+        if first:
+            self._waiting.appendleft(data)
+        else:
+            self._waiting.append(data)
         self._waiting_bytes += len(data)
         self.posted_s = self._clock.now_s()
         self._idle.clear()
         self._more.set()
         return True
+
+    def look(self, now_s: float) -> None:
+        """Note whether any byte came, be it of a frame that is still under way."""
+        if self.link.received_bytes != self._received_bytes:
+            self._received_bytes = self.link.received_bytes
+            self.heard_s = now_s
+
+    def may_tell(self) -> bool:
+        """Whether it may tell me of others now; each record costs a signature check."""
+        now_s = self._clock.now_s()
+        self._tellings = min(TELLINGS, self._tellings + (now_s - self._told_s) / TELL_S)
+        self._told_s = now_s
+        if self._tellings < 1:
+            return False
+        self._tellings -= 1
+        return True
+
+    def may_have(self, name: bytes) -> bool:
+        """Whether a message goes to it; the same one twice at most."""
+        self._given[name] += 1
+        if len(self._given) > _MAX_GIVEN:
+            self._given.clear()
+        return self._given[name] <= 2
 
     def count(self, now_s: float) -> None:
         """A frame came.
@@ -60,6 +99,8 @@ class Neighbour:
         try:
             while True:
                 await self._more.wait()
+                if self._closed:
+                    return
                 await self.link.send(self._batch())
                 if not self._waiting:
                     self._more.clear()
@@ -82,7 +123,9 @@ class Neighbour:
 
     def close(self, why: str) -> None:
         """End the link; what waits is lost."""
+        self._closed = True
         self._waiting.clear()
         self._waiting_bytes = 0
         self.link.close(why)
+        self._more.set()
         self._idle.set()

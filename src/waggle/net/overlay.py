@@ -1,8 +1,9 @@
 """A swarm's network over any wire: who is whose neighbour, and how messages spread.
 
 Every node keeps a few neighbours (`least` wanted, at most `most`), both ends agree on it, and a book of addresses to
-draw others from when one goes (HyParView, Leitao et al. 2007). A node without any neighbour is always taken in, in the
-place of one who has others. Who was silent for `SILENT_S` is gone, whatever the wire believes.
+draw others from when one goes (HyParView, Leitao et al. 2007). A node without any neighbour is taken in even by a full
+one, in the place of a late one, though not of many in a row. Who was silent for `SILENT_S` is gone, whatever the wire
+believes.
 
 A message up to `EAGER_BYTES` is pushed to neighbours as it is; of a larger one they are told the digest and ask for it
 once, so that an uplink carries it about once a node and not once a link (`net/spread.py`). A validator rules before
@@ -34,7 +35,12 @@ from waggle.net.wire import Link, Wire
 LEAST, MOST = 6, 10
 TICK_S, PING_S, SILENT_S = 0.5, 2.5, 7.5
 GOSSIP_S = 30.0
-"""How often a neighbour is told of others."""
+"""How often a neighbour is told of others, a stranger met, and the book saved."""
+EVICT_S = 5.0
+RETURN_S = 10.0
+"""How often a node without neighbours turns to those through whom it came."""
+MAX_STRANGERS = 32
+"""Links of peers who are no neighbours of mine."""
 
 
 class OverlayTransport:
@@ -52,9 +58,13 @@ class OverlayTransport:
         self._spread = Spread(clock, self.counts)
         self._requests = Requests(wire, clock, book, self.counts, self._link_of, self._begin)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._dialling: set[bytes] = set()
+        self._meetings: dict[bytes, asyncio.Task[bool]] = {}
+        self._strangers: dict[Link, None] = {}
+        self._bootstrap: list[Peer] = []
+        self._welcomed = 0
+        """Welcomes under way, each of which takes a place."""
         self._address = ""
-        self._gossiped_s = 0.0
+        self._gossiped_s = self._evicted_s = self._returned_s = 0.0
 
     async def start(self) -> Peer:
         if not self._address:
@@ -66,11 +76,12 @@ class OverlayTransport:
 
     async def join(self, bootstrap: Sequence[Peer]) -> None:
         self._need_online()
-        others = [peer for peer in bootstrap if peer.id != self.id]
-        if not any(await asyncio.gather(*(self._meet(peer) for peer in others))):
+        self._bootstrap = [peer for peer in bootstrap if peer.id != self.id]
+        if not any(await asyncio.gather(*(self._ask(peer) for peer in self._bootstrap))):
             names = ", ".join(peer_name(peer.id) for peer in bootstrap) or "an empty list"
             raise NetworkError(f"none of the peers to join through answered ({names}); training alone is possible")
-        await self._fill()
+        self._fill()
+        await asyncio.gather(*self._meetings.values())
 
     def peers(self) -> list[bytes]:
         return sorted(self._neighbours)
@@ -85,7 +96,7 @@ class OverlayTransport:
         with contextlib.suppress(NetworkError):
             async with deadline(self._clock, 1.0, "neighbours to take leave"):
                 await asyncio.gather(*(n.flushed() for n in self._neighbours.values()))
-        tasks, self._tasks = self._tasks, set()
+        tasks, self._tasks = {*self._tasks, *self._meetings.values()}, set()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -133,20 +144,20 @@ class OverlayTransport:
         self._need_online()
         return await self._requests.request(peer, proto, body, timeout_s, max_reply_bytes)
 
+    def _ask(self, peer: Peer) -> "asyncio.Task[bool]":
+        """Ask a peer to be my neighbour. The task says whether it answered, be it that it has no room."""
+        if peer.id not in self._meetings:
+            self._meetings[peer.id] = asyncio.create_task(self._meet(peer))
+        return self._meetings[peer.id]
+
     async def _meet(self, peer: Peer) -> bool:
-        """Ask a peer to be my neighbour; whether it is one now."""
-        if peer.id in self._neighbours:
-            return True
-        if peer.id in self._dialling:
-            return False
-        self._dialling.add(peer.id)
         try:
-            return await self._introduce(peer)
+            return peer.id in self._neighbours or await self._introduce(peer)
         except NetworkError:
             self.book.failed(peer.id, self._clock.now_s())
             return False
         finally:
-            self._dialling.discard(peer.id)
+            del self._meetings[peer.id]
 
     async def _introduce(self, peer: Peer) -> bool:
         async with deadline(self._clock, DIAL_S, f"{peer_name(peer.id)} to welcome me"):
@@ -160,51 +171,78 @@ class OverlayTransport:
                 link.close("no welcome")
                 raise
         self._learn((said.record, *said.known))
-        self.book.worked(peer.id)
         if said.protocol != PROTOCOL:
             self.counts["other-protocol"] += 1
         if not said.accepted or said.protocol != PROTOCOL:
             self.book.failed(peer.id, self._clock.now_s())  # full; it rests before it is asked again
             link.close("no room")
-            return False
-        return self._adopt(link)
+        else:
+            self._adopt(link)
+        return said.protocol == PROTOCOL
 
     def _on_link(self, link: Link) -> None:
+        """Somebody came. Who says nothing may stay for requests, as long as there are not too many of his kind."""
+        self._strangers[link] = None
+        if len(self._strangers) > MAX_STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.close("too many strangers")
         self._begin(self._receive_hello(link))
 
     async def _receive_hello(self, link: Link) -> None:
         try:
-            said = frames.read(await link.receive())  # a visitor never sends one; its link may stay for requests
+            said = frames.read(await link.receive())
             if not isinstance(said, Hello) or said.record.peer != link.peer:
                 raise NetworkError("a first frame that is no hello")
             self._learn((said.record,))
             accepted = said.protocol == PROTOCOL and self._has_room(said.alone, link.peer)
-            known = self.book.sample(TOLD, self._rng)
-            async with deadline(self._clock, DIAL_S, "a welcome to be taken"):
-                await link.send([frames.write(Welcome(PROTOCOL, accepted, self._record(), known))])
+            self._welcomed += accepted
+            try:
+                async with deadline(self._clock, DIAL_S, "a welcome to be taken"):
+                    known = self.book.sample(TOLD, self._rng)
+                    await link.send([frames.write(Welcome(PROTOCOL, accepted, self._record(), known))])
+            finally:
+                self._welcomed -= accepted
+            if said.protocol != PROTOCOL:
+                self.counts["other-protocol"] += 1
+            if not accepted:
+                await self._clock.sleep(DIAL_S)  # the other end closes; who does not is helped
+                raise NetworkError("no room")
+            self._adopt(link)
         except NetworkError as error:
             link.close(str(error)[:100])
-            return
-        if said.protocol != PROTOCOL:
-            self.counts["other-protocol"] += 1
-        if accepted:
-            self._adopt(link)
+        finally:
+            self._strangers.pop(link, None)
 
     def _has_room(self, alone: bool, peer: bytes) -> bool:
-        if peer in self._neighbours or len(self._neighbours) < self._most:
+        if peer in self._neighbours or len(self._neighbours) + self._welcomed < self._most:
             return True
-        if alone:
-            self._part(self._anyone(), "room for a newcomer")
-        return alone
+        return alone and self._evict("room for a newcomer")
 
-    def _adopt(self, link: Link) -> bool:
-        """Make a link that both ends agreed on a neighbour's."""
+    def _evict(self, why: str) -> bool:
+        """Take leave of a neighbour, if that can be asked of one: of whom I dialled or know longest I never do.
+
+        Nor of anybody more often than every `EVICT_S`, so that a crowd of newcomers cannot push all others out.
+        """
+        now_s = self._clock.now_s()
+        if now_s - self._evicted_s < EVICT_S:
+            return False
+        settled = [peer for peer, neighbour in self._neighbours.items() if not neighbour.link.dialled][
+            self._least // 2 :
+        ]
+        if not settled:
+            return False
+        self._evicted_s = now_s
+        self._part(self._anyone(settled), why)
+        return True
+
+    def _adopt(self, link: Link) -> None:
+        """Make a link that both ends agreed on a neighbour's. Where both dialled at once, one link of two stays."""
         known = self._neighbours.get(link.peer)
         if known is not None:
-            mine, theirs = (link, known.link) if _keeps(link, self.id) else (known.link, link)
-            if mine is known.link:
-                theirs.close("one link is enough")
-                return True
+            if known.link.dialled != link.dialled and known.is_new and not _keeps(link, self.id):
+                link.close("one link is enough")
+                return
             self._forget(known, "one link is enough")
         self._requests.end_visit(link.peer, "a neighbour now")
         neighbour = Neighbour(link, self._clock)
@@ -213,7 +251,6 @@ class OverlayTransport:
         self._begin(neighbour.write())
         for said in self._spread.offers():
             neighbour.post(frames.write(said))
-        return True
 
     async def _listen(self, neighbour: Neighbour) -> None:
         try:
@@ -222,6 +259,7 @@ class OverlayTransport:
                 neighbour.count(self._clock.now_s())
                 if isinstance(said, Bye):
                     self._learn(said.known)
+                    self.book.failed(neighbour.link.peer, self._clock.now_s())  # let it be for a while
                     raise NetworkError("goodbye")
                 self._on_frame(neighbour, said)
         except NetworkError as error:
@@ -230,9 +268,11 @@ class OverlayTransport:
     def _on_frame(self, neighbour: Neighbour, said: Said) -> None:
         peer = neighbour.link.peer
         if isinstance(said, Known):
-            self._learn(said.records)
+            if neighbour.may_tell():
+                self._learn(said.records)
         elif isinstance(said, Want):
-            if found := self._spread.asked(said.id):
+            found = self._spread.asked(said.id)
+            if found and neighbour.may_have(said.id):
                 self._post(peer, frames.write(found), len(found.data))
         elif isinstance(said, Have):
             if self._spread.hear(peer, said.id):
@@ -259,49 +299,57 @@ class OverlayTransport:
     def _forget(self, neighbour: Neighbour, why: str) -> None:
         if self._neighbours.get(neighbour.link.peer) is neighbour:
             del self._neighbours[neighbour.link.peer]
+            if neighbour.is_new:
+                self.book.failed(neighbour.link.peer, self._clock.now_s())
+            else:
+                self.book.worked(neighbour.link.peer)
             if not self._neighbours and self._address:
-                self._begin(self._fill())
+                self._fill()
         neighbour.close(why)
 
     async def _maintain(self) -> None:
+        """Whatever is due. Nothing here waits for a peer: pings have to go out in time."""
         while True:
             await self._clock.sleep(TICK_S)
             now_s = self._clock.now_s()
             for neighbour in list(self._neighbours.values()):
+                neighbour.look(now_s)
                 if now_s - neighbour.heard_s > SILENT_S:
                     self.counts["silent"] += 1
                     self._forget(neighbour, "silent")
                 elif now_s - neighbour.posted_s > PING_S:
-                    neighbour.post(frames.write(Ping()))
+                    neighbour.post(frames.write(Ping()), first=True)
             for peer, wanted in self._spread.overdue(self._neighbours):
                 self._post(peer, frames.write(Want(wanted)))
             if now_s - self._gossiped_s > GOSSIP_S:
-                await self._gossip(now_s)
-            await self._fill()
+                self._gossip(now_s)
+            self._fill()
 
-    async def _gossip(self, now_s: float) -> None:
+    def _gossip(self, now_s: float) -> None:
         """Tell a neighbour of others, and meet a stranger: islands that were cut apart find each other by that."""
         self._gossiped_s = now_s
-        strangers = self.book.draw(1, self._rng, now_s, {*self._neighbours, *self._dialling})
+        self.book.save()
         if self._neighbours:
             told = (self._record(), *self.book.sample(TOLD - 1, self._rng))
-            self._post(self._anyone(), frames.write(Known(told)))
-        if strangers and len(self._neighbours) >= self._most:
-            self._part(self._anyone(), "room for a stranger")
-        for stranger in strangers:
-            await self._meet(stranger)
+            self._post(self._anyone(self.peers()), frames.write(Known(told)))
+        for stranger in self.book.draw(1, self._rng, now_s, {*self._neighbours, *self._meetings}):
+            if len(self._neighbours) < self._most or self._evict("room for a stranger"):
+                self._ask(stranger)
 
-    def _anyone(self) -> bytes:
-        peers = self.peers()
+    def _anyone(self, peers: Sequence[bytes]) -> bytes:
         return peers[int(self._rng.integers(len(peers)))]
 
-    async def _fill(self) -> None:
-        """Ask peers out of the book until there are enough neighbours, or nobody is left to ask now."""
-        missing = self._least - len(self._neighbours)
+    def _fill(self) -> None:
+        """Ask peers out of the book, while there are too few neighbours; without any, those I came through, too."""
+        now_s = self._clock.now_s()
+        missing = self._least - len(self._neighbours) - len(self._meetings)
         if missing > 0:
-            without = {*self._neighbours, *self._dialling}
-            found = self.book.draw(missing, self._rng, self._clock.now_s(), without)
-            await asyncio.gather(*(self._meet(peer) for peer in found))
+            for peer in self.book.draw(missing, self._rng, now_s, {*self._neighbours, *self._meetings}):
+                self._ask(peer)
+        if not self._neighbours and not self._meetings and now_s - self._returned_s > RETURN_S:
+            self._returned_s = now_s
+            for peer in self._bootstrap:
+                self._ask(peer)
 
     def _learn(self, records: Sequence[Record]) -> None:
         for record in records:

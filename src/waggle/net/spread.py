@@ -12,6 +12,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from waggle.core.clock import Clock
+from waggle.core.errors import NetworkError
 from waggle.net.frames import Have, Push
 from waggle.net.transport import QUEUE, Delivery, Ruling, Subscription, Validate
 
@@ -19,14 +20,15 @@ EAGER_BYTES = 1024
 WANT_S = 1.5
 KEPT_S, KEPT_BYTES = 120.0, 32 << 20
 REMEMBERED = 8192
-_MAX_WANTED = 1024
+_MAX_WANTED, _MAX_SOURCES, _MAX_TRIES = 1024, 16, 12
 
 
 @dataclass
 class _Wanted:
     asked_s: float
-    others: list[bytes] = field(default_factory=list)
-    """Who else has it, to be asked next."""
+    tries: int = 1
+    others: dict[bytes, None] = field(default_factory=dict)
+    """Who has it, in the order in which they are asked."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Spread:
         self._clock, self._counts = clock, counts
         self._topics: dict[bytes, Subscription] = {}
         self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._refused: OrderedDict[bytes, None] = OrderedDict()
+        """Apart from what is known, so that junk cannot make it forgotten."""
         self._wanted: OrderedDict[bytes, _Wanted] = OrderedDict()
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._kept_bytes = 0
@@ -55,33 +59,42 @@ class Spread:
     def publish(self, topic: bytes, data: bytes, to_all: bool) -> Push | Have:
         """What to send of a message of mine."""
         push = Push(topic, data)
-        self._remember(message_id(push))
+        _remember(self._known, message_id(push))
         return self._onward(push, to_all)
 
     def receive(self, sender: bytes, push: Push) -> Push | Have | None:
-        """Take in a message: what to pass on of it, if anything."""
+        """Take in a message: what to pass on of it, if anything.
+
+        Raises:
+            NetworkError: the neighbour sends what nobody asked for.
+        """
         name = message_id(push)
-        self._wanted.pop(name, None)
+        wanted = self._wanted.pop(name, None)
+        if len(push.data) > EAGER_BYTES and wanted is None and name not in self._known:
+            raise NetworkError("a large message that nobody asked for")
         subscription = self._topics.get(push.topic)
-        if subscription is None or name in self._known:
+        if name in self._known or name in self._refused:
             return None
-        self._remember(name)
-        ruling = subscription.validate(sender, push.data)
+        ruling = subscription.validate(sender, push.data) if subscription else Ruling.REJECT
         if ruling is Ruling.REJECT:
-            self._counts["rejected"] += 1
+            self._counts["rejected" if subscription else "unheard"] += 1
+            _remember(self._refused, name)
             return None
+        assert subscription is not None
+        _remember(self._known, name)
         if not subscription.put(Delivery(sender, push.data)):
             self._counts["dropped"] += 1
         return self._onward(push, True) if ruling is Ruling.FORWARD else None
 
     def hear(self, sender: bytes, name: bytes) -> bool:
         """Somebody has a message: whether to ask him for it now."""
-        if name in self._known:
+        if name in self._known or name in self._refused:
             return False
         if name in self._wanted:
-            self._wanted[name].others.append(sender)
+            if len(self._wanted[name].others) < _MAX_SOURCES:
+                self._wanted[name].others.setdefault(sender)
             return False
-        self._wanted[name] = _Wanted(self._clock.now_s())
+        self._wanted[name] = _Wanted(self._clock.now_s(), others={sender: None})
         if len(self._wanted) > _MAX_WANTED:
             self._wanted.popitem(last=False)
         return True
@@ -93,11 +106,13 @@ class Spread:
             if now_s - wanted.asked_s < WANT_S:
                 continue
             others = [peer for peer in wanted.others if peer in neighbours]
-            if not others:
+            if not others or wanted.tries >= _MAX_TRIES:
                 del self._wanted[name]
                 continue
-            wanted.asked_s, wanted.others = now_s, others[1:]
-            yield others[0], name
+            first, *later = others  # who was asked last goes to the end
+            turn = [*later, first]
+            wanted.asked_s, wanted.tries, wanted.others = now_s, wanted.tries + 1, dict.fromkeys(turn)
+            yield turn[0], name
 
     def asked(self, name: bytes) -> Push | None:
         """A message that a neighbour wants, if it is still here."""
@@ -120,6 +135,8 @@ class Spread:
         if len(push.data) <= EAGER_BYTES:
             return push
         name = message_id(push)
+        if known := self._kept.pop(name, None):
+            self._kept_bytes -= len(known.push.data)
         self._kept[name] = _Kept(push, self._clock.now_s() + KEPT_S, offered)
         self._kept_bytes += len(push.data)
         self._expire()
@@ -134,10 +151,11 @@ class Spread:
             self._kept.popitem(last=False)
             self._kept_bytes -= len(kept.push.data)
 
-    def _remember(self, name: bytes) -> None:
-        self._known[name] = None
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+
+def _remember(names: OrderedDict[bytes, None], name: bytes) -> None:
+    names[name] = None
+    if len(names) > REMEMBERED:
+        names.popitem(last=False)
 
 
 def message_id(push: Push) -> bytes:

@@ -28,6 +28,8 @@ class Link(Protocol):
     peer: bytes
     dialled: bool
     """Whether this end opened it."""
+    received_bytes: int
+    """Of frames, so far; grows with every piece that comes, be a frame whole or not."""
 
     async def send(self, frames: Sequence[bytes]) -> None:
         """Send frames in order; waits while the peer does not read.

@@ -36,7 +36,7 @@ _DEVICE_BYTES = 600_000_000
 """What a GPU's own runtime takes."""
 _HEAP_BYTES = 96 << 20
 """Freed blocks that the C library holds between two trims."""
-_ROOMY_HEAP_BYTES = 512 << 20
+_ROOMY_HEAP_BYTES = 768 << 20
 """Freed blocks that it holds where it is never told to trim."""
 _SHARE = 0.9
 _FALLBACK_RANK = 16
