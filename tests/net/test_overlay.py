@@ -11,7 +11,9 @@ from waggle.core.errors import NetworkError
 from waggle.core.types import Peer
 from waggle.net import frames
 from waggle.net.frames import Ping
+from waggle.net.memory_wire import MemoryLink
 from waggle.net.overlay import GOSSIP_S, SILENT_S, OverlayTransport
+from waggle.net.requests import VISITS
 from waggle.net.spread import KEPT_S
 from waggle.net.transport import Ruling
 
@@ -173,5 +175,43 @@ def test_the_book_is_saved_while_the_node_runs(tmp_path: Path) -> None:
         await world.pass_s(GOSSIP_S + 2)
         assert file.exists()  # kill -9 from now on costs nothing
         world.nodes.append(node)
+
+    play(story)
+
+
+def test_many_requests_to_strangers_at_once_are_all_answered_over_one_link_each() -> None:
+    async def story(world: World) -> None:
+        nodes = await world.add(40)
+        asker = world.make(90)
+        await asker.start()
+        now_ms = int(world.clock.now_s() * 1000)
+        dialled: list[bytes] = []
+        real = world.wire(asker).dial
+
+        async def dial(peer: Peer) -> MemoryLink:
+            dialled.append(peer.id)
+            return await real(peer)
+
+        asker._wire.dial = dial  # type: ignore[method-assign]
+
+        async def echo(caller: bytes, body: bytes) -> bytes:
+            await world.clock.sleep(0.5)
+            return body
+
+        for node in nodes:
+            node.serve("echo/1", echo)
+        asker._least = 0  # no neighbours: all are strangers
+        for node in nodes:
+            assert asker.book.add(node._record(), now_ms, asker._rng)
+        asking = [asyncio.create_task(asker.request(n.id, "echo/1", b"?", timeout_s=9)) for n in nodes[:30] * 3]
+        await world.pass_s(4)
+        assert [await task for task in asking] == [b"?"] * 90
+        assert len(dialled) == len(set(dialled)) == 30
+        await world.pass_s(1)
+        again = asyncio.create_task(asker.request(nodes[39].id, "echo/1", b"!", timeout_s=9))
+        await world.pass_s(2)
+        assert await again == b"!"
+        assert len(asker._requests._visits) == VISITS
+        world.nodes.append(asker)
 
     play(story)

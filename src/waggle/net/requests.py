@@ -1,6 +1,7 @@
 """Requests over links: to neighbours on theirs, to others on a link that is dialled for it and kept for a while."""
 
-from collections import Counter, OrderedDict
+import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -8,6 +9,7 @@ from waggle.core.clock import Clock
 from waggle.core.codec import decode, encode
 from waggle.core.errors import DecodeError, NetworkError
 from waggle.core.keys import peer_name
+from waggle.core.types import Peer
 from waggle.net.book import Book
 from waggle.net.deadline import deadline
 from waggle.net.frames import Request
@@ -39,39 +41,64 @@ class Requests:
     ) -> None:
         self._wire, self._clock, self._book, self._counts = wire, clock, book, counts
         self._neighbour, self._begin = neighbour, begin
-        self._visits: OrderedDict[bytes, Link] = OrderedDict()
+        self._visits: dict[bytes, Link] = {}
+        self._dials: dict[bytes, asyncio.Task[tuple[Link | None, str]]] = {}
+        self._users: Counter[bytes] = Counter()
+        """How many wait for a peer's answer."""
+        self._ending: dict[bytes, list[Link]] = {}
+        """Former visits to a peer, which end with its last answer."""
         self.answers: dict[str, Answer] = {}
 
     async def request(self, peer: bytes, proto: str, body: bytes, timeout_s: float, max_reply_bytes: int) -> bytes:
         """Ask; see `Transport.request`."""
         name = peer_name(peer)
-        async with deadline(self._clock, timeout_s, f"{name} to answer {proto}"):
-            link = self._neighbour(peer) or self._visits.get(peer) or await self._visit(peer, proto)
-            self.count("sent", len(body))
-            try:
-                reply = await link.ask(encode(Request(proto, body)), max_reply_bytes)
-            except NetworkError as error:
-                raise NetworkError(f"{name} did not answer {proto}: {error}") from error
+        self._users[peer] += 1
+        try:
+            async with deadline(self._clock, timeout_s, f"{name} to answer {proto}"):
+                link = self._neighbour(peer) or self._visits.get(peer) or await self._visit(peer, proto)
+                self.count("sent", len(body))
+                reply = await _asked(link, name, proto, body, max_reply_bytes)
+        finally:
+            self._leave(peer)
         if not reply.fine:
             raise NetworkError(f"{name} {reply.body[:300].decode('utf-8', 'replace')}")
         self.count("received", len(reply.body))
         return reply.body
 
     async def _visit(self, peer: bytes, proto: str) -> Link:
-        name, where = peer_name(peer), self._book.get(peer)
+        """A link to somebody who is no neighbour; all who ask for one at a time share it."""
+        where = self._book.get(peer)
         if where is None:
-            raise NetworkError(f"{name} cannot be reached for {proto}; no address of it is known")
+            raise NetworkError(f"{peer_name(peer)} cannot be reached for {proto}; no address of it is known")
+        if peer not in self._dials:
+            self._dials[peer] = asyncio.create_task(self._dial(where))
+        link, why = await asyncio.shield(self._dials[peer])  # one who gives up leaves the dial to the others
+        if link is None:
+            raise NetworkError(f"{peer_name(peer)} cannot be reached for {proto}: {why}")
+        return link
+
+    async def _dial(self, where: Peer) -> tuple[Link | None, str]:
         try:
-            async with deadline(self._clock, DIAL_S, f"a connection to {name}"):
+            async with deadline(self._clock, DIAL_S, f"a connection to {peer_name(where.id)}"):
                 link = await self._wire.dial(where)
         except NetworkError as error:
-            self._book.failed(peer, self._clock.now_s())
-            raise NetworkError(f"{name} cannot be reached for {proto}: {error}") from error
-        while len(self._visits) >= VISITS:
-            self._visits.popitem(last=False)[1].close("no longer needed")
-        self._visits[peer] = link
+            self._book.failed(where.id, self._clock.now_s())
+            return None, str(error)
+        finally:
+            del self._dials[where.id]
+        idle = [peer for peer in self._visits if not self._users[peer]]
+        for peer in idle[: max(0, len(self._visits) + 1 - VISITS)]:
+            self.end_visit(peer, "no longer needed")
+        self._visits[where.id] = link
         self._begin(self._watch(link))
-        return link
+        return link, ""
+
+    def _leave(self, peer: bytes) -> None:
+        self._users[peer] -= 1
+        if not self._users[peer]:
+            del self._users[peer]
+            for link in self._ending.pop(peer, ()):
+                link.close("no longer needed")
 
     async def _watch(self, link: Link) -> None:
         """A visit lasts as long as its link; frames have no place on it."""
@@ -85,14 +112,21 @@ class Requests:
         link.close(why)
 
     def end_visit(self, peer: bytes, why: str) -> None:
-        """Close the visit to a peer, if there is one."""
-        if link := self._visits.pop(peer, None):
+        """Close the visit to a peer, if there is one, once nobody waits for an answer on it."""
+        link = self._visits.pop(peer, None)
+        if link and self._users[peer]:
+            self._ending.setdefault(peer, []).append(link)
+        elif link:
             link.close(why)
 
     def close(self) -> None:
-        """Close all visits."""
-        for peer in list(self._visits):
-            self.end_visit(peer, "going offline")
+        """Close all visits at once."""
+        for dial in list(self._dials.values()):
+            dial.cancel()
+        for link in (*self._visits.values(), *(link for links in self._ending.values() for link in links)):
+            link.close("going offline")
+        self._visits.clear()
+        self._ending.clear()
 
     async def answer(self, caller: bytes, data: bytes) -> Reply:
         """What a peer gets for a request, whatever the bytes."""
@@ -116,3 +150,10 @@ class Requests:
         """Count one message that was `sent` or `received`."""
         self._counts[way] += 1
         self._counts[f"{way}_bytes"] += size_bytes
+
+
+async def _asked(link: Link, name: str, proto: str, body: bytes, max_reply_bytes: int) -> Reply:
+    try:
+        return await link.ask(encode(Request(proto, body)), max_reply_bytes)
+    except NetworkError as error:
+        raise NetworkError(f"{name} did not answer {proto}: {error}") from error
