@@ -45,3 +45,20 @@ def test_a_network_of_its_own_has_loopback_and_nothing_else() -> None:
     if "assert loopback_only()" in done.stderr:
         pytest.skip("this system gives processes no network of their own")
     assert done.stdout.splitlines() == ["['lo']", "connected", "Network is unreachable"], done.stderr
+
+
+REFUSED = """
+import os, socket
+from waggle.net import namespace
+def refuse():
+    raise PermissionError(1, "Operation not permitted")
+namespace._enter = refuse
+before = os.readlink("/proc/self/ns/net")
+print(namespace.loopback_only(), os.readlink("/proc/self/ns/net") == before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
+def test_where_it_is_refused_nothing_has_changed() -> None:
+    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=True)
+    assert done.stdout == "False True\n"

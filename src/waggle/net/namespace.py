@@ -20,17 +20,34 @@ _UP = 0x1
 
 
 def loopback_only() -> bool:
-    """Move this process to a network of its own; False where the system does not allow it.
+    """Move this process to a network of its own; False where the system does not allow it, and nothing has changed.
 
     To be called before any thread is started: a process with threads cannot change its user namespace.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or not _works():
         return False
+    _enter()
+    return True
+
+
+def _works() -> bool:
+    """Try it in a child: some systems let a process leave its network and then refuse it the rest."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with contextlib.suppress(OSError):
+            _enter()
+            code = 0
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _enter() -> None:
     user, group = os.getuid(), os.getgid()
     unshare = ctypes.CDLL(None, use_errno=True).unshare
     if unshare(_NEW_NET) != 0:
         if unshare(_NEW_USER | _NEW_NET) != 0:
-            return False
+            raise OSError(ctypes.get_errno(), "no network namespace can be made")
         with contextlib.suppress(OSError):  # kernels that do not know it do not ask for it
             Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
@@ -39,4 +56,3 @@ def loopback_only() -> bool:
         asked = fcntl.ioctl(any_socket, _GET_FLAGS, struct.pack("16sh14x", b"lo", 0))
         flags = struct.unpack("16sh14x", asked)[1]
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh14x", b"lo", flags | _UP))
-    return True
