@@ -137,7 +137,8 @@ def offered(path: Path) -> Iterator[tuple[str, Shared, Sequence[Family]]]:
     folders = [RunFolder(folder) for folder in node_folders(path)]
     charter = folders[0].charter()
     taskset = Taskset(charter, path / "tasks")
-    snapshots = [read_noun(Snapshot, max(f.checkpoints.glob("round_*")) / "state.bin") for f in folders]
+    newest = [checkpoint for folder in folders if (checkpoint := folder.newest_checkpoint())]
+    snapshots = [read_noun(Snapshot, checkpoint / "state.bin") for checkpoint in newest]
     bodies = [e.body for snapshot in snapshots for sealed in snapshot.window for e in sealed.experiences]
     for name, worked in (("short answers", False), ("worked answers", True)):
         chosen = [body for body in bodies if bool(taskset.families[body.task.config].working) == worked]

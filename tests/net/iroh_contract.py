@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.net.test_contract import CHECKS, Net
+from tests.net.test_contract import CHECKS, Net, met
 from waggle.core.clock import SystemClock
 from waggle.core.errors import NetworkError
 from waggle.core.keys import Key
@@ -41,12 +41,9 @@ class Real:
             key = Key.from_seed(bytes([number + 1]) * 32)
             self.wires[key.id] = IrohWire(key, ("127.0.0.1:0", "[::1]:0"))
             self.made.append(OverlayTransport(key, self.wires[key.id], SystemClock(), Book(key.id), least=3, most=4))
-        first = await self.made[0].start()
-        for node in self.made[1:]:
-            await node.start()
-            await node.join([first])
+        nodes = await met(self.made)
         await self.settle()
-        return list(self.made)
+        return nodes
 
     def state(self) -> object:
         return [(node.counts.copy(), node.peers()) for node in self.made]

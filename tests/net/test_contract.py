@@ -1,7 +1,7 @@
 """The contract of `Transport`: every network that we offer passes these checks, each in the same words."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -27,26 +27,31 @@ class Net(Protocol):
     async def kill(self, node: Transport) -> None: ...
 
 
+async def met(nodes: Sequence[Transport]) -> list[Transport]:
+    """The nodes, online, each through the first."""
+    first = await nodes[0].start()
+    for node in nodes[1:]:
+        await node.start()
+        await node.join([first])
+    return list(nodes)
+
+
+async def tick(clock: FakeClock, turn_s: float) -> None:
+    """Let time pass with every turn of the loop."""
+    while True:
+        await asyncio.sleep(0)
+        clock.advance(turn_s)
+
+
 class Memory:
-    """Nodes on a `MemoryNetwork`; time passes only in `settle`."""
+    """Nodes on a `MemoryNetwork`."""
 
     def __init__(self, latency_s: float) -> None:
         self.clock = FakeClock()
         self.net = MemoryNetwork(7, self.clock, latency_s=latency_s, degree=4)
-        self.ticking: asyncio.Task[None] | None = None
 
     async def nodes(self, num: int) -> list[Transport]:
-        nodes = [self.net.attach(bytes([number]) * 32) for number in range(num)]
-        first = await nodes[0].start()
-        for node in nodes[1:]:
-            await node.start()
-            await node.join([first])
-        return list(nodes)
-
-    async def tick(self) -> None:
-        while True:
-            await asyncio.sleep(0)
-            self.clock.advance(0.5)
+        return await met([self.net.attach(bytes([number]) * 32) for number in range(num)])
 
     async def settle(self) -> None:
         for _ in range(50):
@@ -59,14 +64,14 @@ class Memory:
 @asynccontextmanager
 async def memory(latency_s: float) -> AsyncIterator[Net]:
     made = Memory(latency_s)
-    ticking = asyncio.create_task(made.tick())
+    ticking = asyncio.create_task(tick(made.clock, 0.5))
     yield made
     ticking.cancel()
     await made.net.close()
 
 
 class Overlays:
-    """Nodes of the overlay on in-memory wires, few neighbours each; a turn of the loop is a fiftieth of a second."""
+    """Nodes of the overlay on in-memory wires, few neighbours each."""
 
     def __init__(self, latency_s: float) -> None:
         self.clock = FakeClock()
@@ -78,17 +83,9 @@ class Overlays:
             key = Key.from_seed(bytes([number]) * 32)
             wire = self.wires.wire(key.id)
             self.made.append(OverlayTransport(key, wire, self.clock, Book(key.id), least=3, most=4))
-        first = await self.made[0].start()
-        for node in self.made[1:]:
-            await node.start()
-            await node.join([first])
+        nodes = await met(self.made)
         await self.settle()
-        return list(self.made)
-
-    async def tick(self) -> None:
-        while True:
-            await asyncio.sleep(0)
-            self.clock.advance(0.02)
+        return nodes
 
     async def settle(self) -> None:
         for _ in range(500):
@@ -102,7 +99,7 @@ class Overlays:
 @asynccontextmanager
 async def overlay(latency_s: float) -> AsyncIterator[Net]:
     made = Overlays(latency_s)
-    ticking = asyncio.create_task(made.tick())
+    ticking = asyncio.create_task(tick(made.clock, 0.02))
     yield made
     for node in made.made:
         await node.close()

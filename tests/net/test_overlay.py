@@ -215,3 +215,63 @@ def test_many_requests_to_strangers_at_once_are_all_answered_over_one_link_each(
         world.nodes.append(asker)
 
     play(story)
+
+
+def test_a_disk_that_refuses_the_book_stops_nothing(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        nodes = await world.add(2)
+        node = world.make(50, tmp_path / "missing" / "book.bin")
+        await node.start()
+        await node.join([Peer(nodes[0].id, "memory")])
+        await world.pass_s(2 * GOSSIP_S + 5)
+        assert node.counts["unsaved"] >= 2
+        assert len(node.peers()) == 2
+        world.nodes.append(node)
+
+    play(story)
+
+
+def test_a_request_under_way_when_the_node_goes_offline_is_told() -> None:
+    async def story(world: World) -> None:
+        nodes = await world.add(1)
+        node = world.make(50)
+        await node.start()
+        assert node.book.add(nodes[0]._record(), int(world.clock.now_s() * 1000), node._rng)
+        node._least = 0
+
+        async def hang(peer: Peer) -> MemoryLink:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        node._wire.dial = hang  # type: ignore[method-assign]
+        asking = asyncio.create_task(node.request(nodes[0].id, "echo/1", b"", timeout_s=9))
+        await world.pass_s(0.5)
+        closing = asyncio.create_task(node.close())
+        await world.pass_s(2)
+        await closing
+        with pytest.raises(NetworkError, match="this node goes offline"):
+            await asking
+
+    play(story)
+
+
+def test_a_neighbour_that_ends_while_it_is_written_to_ends_its_writer() -> None:
+    async def story(world: World) -> None:
+        (node,) = await world.add(1)
+        before = len(node._tasks)
+        await world.hello(node)
+        neighbour = node._neighbours[EVE.id]
+        sent = asyncio.Event()
+
+        async def slow(data: Sequence[bytes]) -> None:
+            await sent.wait()
+
+        neighbour.link.send = slow  # type: ignore[method-assign]
+        neighbour.post(frames.write(Ping()))
+        await world.pass_s(0.2)
+        node._forget(neighbour, "over")  # while a batch is under way
+        sent.set()
+        await world.pass_s(0.2)
+        assert len(node._tasks) - len(node._meetings) == before
+
+    play(story)

@@ -21,6 +21,7 @@ from waggle.core.errors import DecodeError
 from waggle.core.files import write_atomic
 from waggle.core.keys import Key, verify
 from waggle.core.types import Count, Noun, Peer, PeerId, Signature
+from waggle.net.transport import MAX_ADDRESS_CHARS
 
 MAX_RECORDS = 512
 LIFE_S = 24 * 3600
@@ -31,7 +32,7 @@ MAX_REST = 10
 """An address that fails again and again is tried once in two to the power of this many seconds."""
 _MAX_FILE_BYTES = 1 << 20
 
-Address = Annotated[str, Meta(min_length=1, max_length=200)]
+Address = Annotated[str, Meta(min_length=1, max_length=MAX_ADDRESS_CHARS)]
 
 
 class Record(Noun, frozen=True):

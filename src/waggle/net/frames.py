@@ -12,7 +12,7 @@ from waggle.core.codec import decode, encode
 from waggle.core.errors import DecodeError, NetworkError
 from waggle.core.types import Count, Digest, Name, Noun
 from waggle.net.book import Record
-from waggle.net.wire import MAX_FRAME_BYTES, MAX_REQUEST_BYTES
+from waggle.net.wire import MAX_BODY_BYTES, MAX_FRAME_BYTES
 
 PROTOCOL = 1
 """Version of the overlay. Nodes of two versions refuse each other with the reason."""
@@ -89,7 +89,7 @@ class Request(Noun, frozen=True):
     """A question to a peer under a protocol's name."""
 
     proto: Name
-    body: Annotated[bytes, Meta(max_length=MAX_REQUEST_BYTES)]
+    body: Annotated[bytes, Meta(max_length=MAX_BODY_BYTES)]
 
 
 def write(said: Said) -> bytes:

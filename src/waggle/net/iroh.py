@@ -19,6 +19,8 @@ from typing import Any
 from waggle.core.errors import NetworkError
 from waggle.core.keys import Key, peer_name
 from waggle.core.types import Peer
+from waggle.net.tasks import Tasks
+from waggle.net.transport import MAX_ADDRESS_CHARS
 from waggle.net.wire import MAX_FRAME_BYTES, MAX_REQUEST_BYTES, Link, OnLink, OnRequest, Reply
 
 ALPN = b"waggle/1"
@@ -32,7 +34,6 @@ MAX_STREAMS = 16
 REQUEST_S, ANSWER_S = 30.0, 60.0
 """How long a peer may take to write a request down, and to be given and to read the answer."""
 HANDSHAKE_S, MAX_KNOCKING = 10.0, 64
-MAX_ADDRESS_CHARS = 200
 CLOSE_S = 3.0
 
 
@@ -89,7 +90,7 @@ class IrohWire:
     def __init__(self, key: Key, bind: Sequence[str] = ("0.0.0.0:0", "[::]:0"), relays: Sequence[str] = ()) -> None:
         self._key, self._bind, self._relays = key, tuple(bind), list(relays)
         self._endpoint: Any = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._knocking = 0
         """Handshakes under way."""
         self._on_link: OnLink | None = None
@@ -107,7 +108,7 @@ class IrohWire:
         except iroh.IrohError as error:
             where = " and ".join(self._bind)
             raise NetworkError(f"cannot listen on {where}: {_said(error)}; choose another address or port") from error
-        self._begin(self._accept())
+        self._tasks.begin(self._accept())
         return self._address()
 
     def _address(self) -> str:
@@ -125,7 +126,7 @@ class IrohWire:
     async def _accept(self) -> None:
         while (incoming := await self._endpoint.accept_next()) is not None:
             if self._knocking < MAX_KNOCKING:
-                self._begin(self._take(incoming))
+                self._tasks.begin(self._take(incoming))
             else:
                 await incoming.refuse()
 
@@ -139,18 +140,18 @@ class IrohWire:
             return  # somebody who knocked and did not come in
         finally:
             self._knocking -= 1
-        self._begin(self._serve(IrohLink(connection, dialled=False)))
+        self._tasks.begin(self._serve(IrohLink(connection, dialled=False)))
 
     async def _serve(self, link: "IrohLink") -> None:
         """Hand a link over, and its streams to whom they are for, until it ends."""
         assert self._on_link is not None
         if not link.dialled:
             self._on_link(link)
-        self._begin(link.refuse_one_way())
+        self._tasks.begin(link.refuse_one_way())
         room = asyncio.Semaphore(MAX_STREAMS)
         while (stream := await link.next_stream()) is not None:
             await room.acquire()
-            task = self._begin(self._handle(link, stream))
+            task = self._tasks.begin(self._handle(link, stream))
             task.add_done_callback(lambda _: room.release())
 
     async def _handle(self, link: "IrohLink", stream: Any) -> None:
@@ -162,7 +163,7 @@ class IrohWire:
                 if kind == _FRAMES:
                     link.take_frames(stream)
                     return
-                body = await stream.recv().read_to_end(MAX_REQUEST_BYTES + 1024)
+                body = await stream.recv().read_to_end(MAX_REQUEST_BYTES)
         except (iroh.IrohError, TimeoutError):
             return  # the caller went away, wrote too much or too slowly: his request is no more
         try:
@@ -186,25 +187,14 @@ class IrohWire:
             raise NetworkError(f"{peer_name(peer.id)} is not at {peer.address}: {_said(error)}") from error
         link = IrohLink(connection, dialled=True)
         link.frames_go(stream)
-        self._begin(self._serve(link))
+        self._tasks.begin(self._serve(link))
         return link
-
-    def _begin(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def close(self) -> None:
         if self._endpoint is None:
             return
         endpoint, self._endpoint = self._endpoint, None
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._tasks.clear()
-        tasks.clear()  # what a cancelled task remembers would keep the socket open
+        await self._tasks.cancel()  # one that were held on to would keep the socket open
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await endpoint.close()

@@ -10,7 +10,6 @@ imitate how, only what comes of it.
 """
 
 import asyncio
-import hashlib
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
@@ -21,7 +20,22 @@ from waggle.core.keys import peer_name
 from waggle.core.rng import rng_for
 from waggle.core.types import Peer
 from waggle.net.deadline import deadline
-from waggle.net.transport import MAX_REPLY_BYTES, QUEUE, Answer, Delivery, Ruling, Subscription, Validate, check_size
+from waggle.net.transport import (
+    MAX_REPLY_BYTES,
+    QUEUE,
+    Answer,
+    Delivery,
+    Ruling,
+    Subscription,
+    Validate,
+    check_size,
+    count_traffic,
+    message_id,
+    nobody_answered,
+    not_online,
+    remember,
+    some_of,
+)
 
 REMEMBERED = 4096
 """Message ids that a node remembers, so that it reads and passes on each message once."""
@@ -223,8 +237,7 @@ class MemoryTransport:
         self._need_online()
         reached = [p.id for p in bootstrap if p.id != self.id and self._network.reachable(self.id, p.id)]
         if not reached:
-            names = ", ".join(peer_name(p.id) for p in bootstrap) or "an empty list"
-            raise NetworkError(f"none of the peers to join through answered ({names}); training alone is possible")
+            raise nobody_answered(bootstrap)
         for peer in reached:
             self._network.introduce(self.id, peer)
 
@@ -235,13 +248,10 @@ class MemoryTransport:
     async def publish(self, topic: bytes, data: bytes, fanout: int = 0) -> int:
         self._need_online()
         check_size(self, data)
-        message_id = hashlib.sha256(topic + b"\0" + data).digest()
-        self._remember(message_id)
-        receivers = self.peers()
-        if 0 < fanout < len(receivers):
-            picks = self._rng.choice(len(receivers), fanout, replace=False)
-            receivers = [receivers[i] for i in sorted(picks)]
-        self._push(receivers, topic, data, message_id)
+        name = message_id(topic, data)
+        remember(self._known, name, REMEMBERED)
+        receivers = some_of(self.peers(), fanout, self._rng)
+        self._push(receivers, topic, data, name)
         return len(receivers)
 
     def serve(self, proto: str, answer: Answer) -> None:
@@ -253,7 +263,7 @@ class MemoryTransport:
         self._need_online()
         network = self._network
         async with deadline(network.clock, timeout_s, f"{peer_name(peer)} to answer {proto}"):
-            self.traffic("sent", len(body))
+            count_traffic(self.counts, "sent", len(body))
             await network.travel()
             other = network.reach(self.id, peer, proto)
             reply = await other.answer(self.id, proto, body)
@@ -263,7 +273,7 @@ class MemoryTransport:
             raise NetworkError(
                 f"{peer_name(peer)} answered {proto} with {len(reply)} bytes; at most {max_reply_bytes} are accepted"
             )
-        self.traffic("received", len(reply))
+        count_traffic(self.counts, "received", len(reply))
         return reply
 
     def peers(self) -> list[bytes]:
@@ -276,13 +286,13 @@ class MemoryTransport:
             subscription.close()
         self._topics.clear()
 
-    def receive(self, sender: bytes, topic: bytes, data: bytes, message_id: bytes) -> None:
+    def receive(self, sender: bytes, topic: bytes, data: bytes, name: bytes) -> None:
         """Called by the network for a message that arrives."""
-        self.traffic("received", len(data))
+        count_traffic(self.counts, "received", len(data))
         subscription = self._topics.get(topic)
-        if subscription is None or message_id in self._known:
+        if subscription is None or name in self._known:
             return
-        self._remember(message_id)
+        remember(self._known, name, REMEMBERED)
         ruling = subscription.validate(sender, data)
         if ruling is Ruling.REJECT:
             self.counts["rejected"] += 1
@@ -290,35 +300,25 @@ class MemoryTransport:
         if not subscription.put(Delivery(sender, data)):
             self.counts["dropped"] += 1
         if ruling is Ruling.FORWARD:
-            self._push([peer for peer in self.peers() if peer != sender], topic, data, message_id)
+            self._push([peer for peer in self.peers() if peer != sender], topic, data, name)
 
     async def answer(self, caller: bytes, proto: str, body: bytes) -> bytes:
         """Called by the network: this node's answer to a request."""
-        self.traffic("received", len(body))
+        count_traffic(self.counts, "received", len(body))
         if proto not in self._answers:
             raise NetworkError(f"{peer_name(self.id)} does not speak {proto}")
         try:
             reply = await self._answers[proto](caller, body)
         except Exception as error:  # a peer's failure is data for whoever asked
             raise NetworkError(f"{peer_name(self.id)} failed to answer {proto}: {error}") from error
-        self.traffic("sent", len(reply))
+        count_traffic(self.counts, "sent", len(reply))
         return reply
 
-    def traffic(self, way: str, size_bytes: int) -> None:
-        """Count one message that was `sent` or `received`."""
-        self.counts[way] += 1
-        self.counts[f"{way}_bytes"] += size_bytes
-
-    def _push(self, receivers: list[bytes], topic: bytes, data: bytes, message_id: bytes) -> None:
+    def _push(self, receivers: list[bytes], topic: bytes, data: bytes, name: bytes) -> None:
         for _ in receivers:
-            self.traffic("sent", len(data))
-        self._network.push(self.id, receivers, topic, data, message_id)
-
-    def _remember(self, message_id: bytes) -> None:
-        self._known[message_id] = None
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+            count_traffic(self.counts, "sent", len(data))
+        self._network.push(self.id, receivers, topic, data, name)
 
     def _need_online(self) -> None:
         if not self._network.online(self):
-            raise NetworkError(f"{peer_name(self.id)} is not online; start the transport first")
+            raise not_online(self.id)

@@ -17,10 +17,28 @@ MAX_WAITING = 1024
 BATCH_BYTES = 1 << 18
 FRAMES_PER_S, FRAMES_AT_ONCE = 200.0, 2000.0
 """What a neighbour may send on average, and in a burst."""
-TELLINGS, TELL_S = 8.0, 10.0
-"""How often a neighbour may tell of others in a burst, and seconds for each time more."""
+TELLINGS_PER_S, TELLINGS_AT_ONCE = 0.1, 8.0
+"""How often a neighbour may tell of others; each record costs a signature check."""
 NEW_S = 5.0
 _MAX_GIVEN = 4096
+
+
+class Allowance:
+    """So many at once, and so many a second again. Example: `Allowance(200, 2000, clock).take()`."""
+
+    def __init__(self, per_s: float, at_once: float, clock: Clock) -> None:
+        self._per_s, self._at_once, self._clock = per_s, at_once, clock
+        self._left, self._looked_s = at_once, clock.now_s()
+
+    def take(self) -> bool:
+        """Whether there is one left, which is then taken."""
+        now_s = self._clock.now_s()
+        self._left = min(self._at_once, self._left + self._per_s * max(0.0, now_s - self._looked_s))
+        self._looked_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 class Neighbour:
@@ -33,8 +51,9 @@ class Neighbour:
         self._waiting_bytes = 0
         self._more, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
-        self._since_s = self._counted_s = self._told_s = clock.now_s()
-        self._allowed, self._tellings = FRAMES_AT_ONCE, TELLINGS
+        self._since_s = clock.now_s()
+        self._frames = Allowance(FRAMES_PER_S, FRAMES_AT_ONCE, clock)
+        self.tellings = Allowance(TELLINGS_PER_S, TELLINGS_AT_ONCE, clock)
         self._received_bytes = 0
         self._given: Counter[bytes] = Counter()
         self._closed = False
@@ -64,16 +83,6 @@ class Neighbour:
             self._received_bytes = self.link.received_bytes
             self.heard_s = now_s
 
-    def may_tell(self) -> bool:
-        """Whether it may tell me of others now; each record costs a signature check."""
-        now_s = self._clock.now_s()
-        self._tellings = min(TELLINGS, self._tellings + (now_s - self._told_s) / TELL_S)
-        self._told_s = now_s
-        if self._tellings < 1:
-            return False
-        self._tellings -= 1
-        return True
-
     def may_have(self, name: bytes) -> bool:
         """Whether a message goes to it; the same one twice at most."""
         self._given[name] += 1
@@ -81,27 +90,23 @@ class Neighbour:
             self._given.clear()
         return self._given[name] <= 2
 
-    def count(self, now_s: float) -> None:
+    def count(self) -> None:
         """A frame came.
 
         Raises:
             NetworkError: too many came.
         """
-        self.heard_s = now_s
-        gained = FRAMES_PER_S * max(0.0, now_s - self._counted_s)
-        self._allowed = min(FRAMES_AT_ONCE, self._allowed + gained) - 1
-        self._counted_s = now_s
-        if self._allowed < 0:
+        self.heard_s = self._clock.now_s()
+        if not self._frames.take():
             raise NetworkError("too many frames")
 
     async def write(self) -> None:
         """Send what waits, for as long as the link lives; whoever reads from it learns of its end."""
         try:
-            while True:
+            while not self._closed:
                 await self._more.wait()
-                if self._closed:
-                    return
-                await self.link.send(self._batch())
+                if self._waiting:
+                    await self.link.send(self._batch())
                 if not self._waiting:
                     self._more.clear()
                     self._idle.set()

@@ -8,17 +8,16 @@ believes.
 A message up to `EAGER_BYTES` is pushed to neighbours as it is; of a larger one they are told the digest and ask for it
 once, so that an uplink carries it about once a node and not once a link (`net/spread.py`). A validator rules before
 anything is kept or passed on. Nothing here waits for a peer without a deadline, queues are bounded, and a neighbour who
-sends what is no frame, or too much, is dropped with a counted reason.
+sends what is no frame, or too much, is dropped and told why.
 """
 
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from waggle.core.clock import Clock
-from waggle.core.errors import NetworkError
+from waggle.core.errors import NetworkError, RunError
 from waggle.core.keys import Key, peer_name
 from waggle.core.rng import rng_for, seed_for
 from waggle.core.types import Peer
@@ -29,7 +28,18 @@ from waggle.net.frames import PROTOCOL, TOLD, Bye, Have, Hello, Known, Ping, Pus
 from waggle.net.neighbour import Neighbour
 from waggle.net.requests import DIAL_S, Requests
 from waggle.net.spread import Spread
-from waggle.net.transport import MAX_REPLY_BYTES, Answer, Subscription, Validate, check_size
+from waggle.net.tasks import Tasks
+from waggle.net.transport import (
+    MAX_REPLY_BYTES,
+    Answer,
+    Subscription,
+    Validate,
+    check_size,
+    count_traffic,
+    nobody_answered,
+    not_online,
+    some_of,
+)
 from waggle.net.wire import Link, Wire
 
 LEAST, MOST = 6, 10
@@ -56,8 +66,8 @@ class OverlayTransport:
         self._rng = rng_for(seed_for("overlay", key.id, int(clock.now_s() * 1000)))
         self._neighbours: dict[bytes, Neighbour] = {}
         self._spread = Spread(clock, self.counts)
-        self._requests = Requests(wire, clock, book, self.counts, self._link_of, self._begin)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
+        self._requests = Requests(wire, clock, book, self.counts, self._link_of, self._tasks)
         self._meetings: dict[bytes, asyncio.Task[bool]] = {}
         self._strangers: dict[Link, None] = {}
         self._bootstrap: list[Peer] = []
@@ -71,15 +81,14 @@ class OverlayTransport:
             self._address = await self._wire.open(self._on_link, self._requests.answer)
             self._gossiped_s = self._clock.now_s()
             self.book.load(self._now_ms(), self._rng)
-            self._begin(self._maintain())
+            self._tasks.begin(self._maintain())
         return Peer(self.id, self._address)
 
     async def join(self, bootstrap: Sequence[Peer]) -> None:
         self._need_online()
         self._bootstrap = [peer for peer in bootstrap if peer.id != self.id]
         if not any(await asyncio.gather(*(self._ask(peer) for peer in self._bootstrap))):
-            names = ", ".join(peer_name(peer.id) for peer in bootstrap) or "an empty list"
-            raise NetworkError(f"none of the peers to join through answered ({names}); training alone is possible")
+            raise nobody_answered(bootstrap)
         self._fill()
         await asyncio.gather(*self._meetings.values())
 
@@ -96,17 +105,14 @@ class OverlayTransport:
         with contextlib.suppress(NetworkError):
             async with deadline(self._clock, 1.0, "neighbours to take leave"):
                 await asyncio.gather(*(n.flushed() for n in self._neighbours.values()))
-        tasks, self._tasks = {*self._tasks, *self._meetings.values()}, set()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.cancel()
         for neighbour in self._neighbours.values():
             neighbour.close("going offline")
         self._neighbours.clear()
         self._requests.close()
         self._spread.close()
         await self._wire.close()
-        self.book.save()
+        self._save()
 
     def subscribe(self, topic: bytes, validate: Validate) -> Subscription:
         return self._spread.subscribe(topic, validate)
@@ -114,10 +120,7 @@ class OverlayTransport:
     async def publish(self, topic: bytes, data: bytes, fanout: int = 0) -> int:
         self._need_online()
         check_size(self, data)
-        receivers = self.peers()
-        if 0 < fanout < len(receivers):
-            picks = self._rng.choice(len(receivers), fanout, replace=False)
-            receivers = [receivers[i] for i in sorted(picks.tolist())]
+        receivers = some_of(self.peers(), fanout, self._rng)
         self._post_all(receivers, self._spread.publish(topic, data, to_all=not fanout))
         return len(receivers)
 
@@ -133,7 +136,7 @@ class OverlayTransport:
         if not neighbour.post(data):
             self.counts["dropped"] += 1
         elif message_bytes:
-            self._requests.count("sent", message_bytes)
+            count_traffic(self.counts, "sent", message_bytes)
 
     def serve(self, proto: str, answer: Answer) -> None:
         self._requests.answers[proto] = answer
@@ -147,7 +150,7 @@ class OverlayTransport:
     def _ask(self, peer: Peer) -> "asyncio.Task[bool]":
         """Ask a peer to be my neighbour. The task says whether it answered, be it that it has no room."""
         if peer.id not in self._meetings:
-            self._meetings[peer.id] = asyncio.create_task(self._meet(peer))
+            self._meetings[peer.id] = self._tasks.begin(self._meet(peer))
         return self._meetings[peer.id]
 
     async def _meet(self, peer: Peer) -> bool:
@@ -187,7 +190,7 @@ class OverlayTransport:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             oldest.close("too many strangers")
-        self._begin(self._receive_hello(link))
+        self._tasks.begin(self._receive_hello(link))
 
     async def _receive_hello(self, link: Link) -> None:
         try:
@@ -227,13 +230,12 @@ class OverlayTransport:
         now_s = self._clock.now_s()
         if now_s - self._evicted_s < EVICT_S:
             return False
-        settled = [peer for peer, neighbour in self._neighbours.items() if not neighbour.link.dialled][
-            self._least // 2 :
-        ]
-        if not settled:
+        came = [peer for peer, neighbour in self._neighbours.items() if not neighbour.link.dialled]
+        late = came[self._least // 2 :]
+        if not late:
             return False
         self._evicted_s = now_s
-        self._part(self._anyone(settled), why)
+        self._part(self._anyone(late), why)
         return True
 
     def _adopt(self, link: Link) -> None:
@@ -247,8 +249,8 @@ class OverlayTransport:
         self._requests.end_visit(link.peer, "a neighbour now")
         neighbour = Neighbour(link, self._clock)
         self._neighbours[link.peer] = neighbour
-        self._begin(self._listen(neighbour))
-        self._begin(neighbour.write())
+        self._tasks.begin(self._listen(neighbour))
+        self._tasks.begin(neighbour.write())
         for said in self._spread.offers():
             neighbour.post(frames.write(said))
 
@@ -256,7 +258,7 @@ class OverlayTransport:
         try:
             while True:
                 said = frames.read(await neighbour.link.receive())
-                neighbour.count(self._clock.now_s())
+                neighbour.count()
                 if isinstance(said, Bye):
                     self._learn(said.known)
                     self.book.failed(neighbour.link.peer, self._clock.now_s())  # let it be for a while
@@ -268,7 +270,7 @@ class OverlayTransport:
     def _on_frame(self, neighbour: Neighbour, said: Said) -> None:
         peer = neighbour.link.peer
         if isinstance(said, Known):
-            if neighbour.may_tell():
+            if neighbour.tellings.take():
                 self._learn(said.records)
         elif isinstance(said, Want):
             found = self._spread.asked(said.id)
@@ -278,7 +280,7 @@ class OverlayTransport:
             if self._spread.hear(peer, said.id):
                 self._post(peer, frames.write(Want(said.id)))
         elif isinstance(said, Push):
-            self._requests.count("received", len(said.data))
+            count_traffic(self.counts, "received", len(said.data))
             if onward := self._spread.receive(peer, said):
                 self._post_all([other for other in self.peers() if other != peer], onward)
         elif not isinstance(said, Ping):
@@ -288,7 +290,7 @@ class OverlayTransport:
         """Take leave of a neighbour: tell it others, then let go once that is written."""
         neighbour = self._neighbours.pop(peer)
         neighbour.post(frames.write(Bye(self.book.sample(TOLD, self._rng))))
-        self._begin(self._let_go(neighbour, why))
+        self._tasks.begin(self._let_go(neighbour, why))
 
     async def _let_go(self, neighbour: Neighbour, why: str) -> None:
         with contextlib.suppress(NetworkError):
@@ -328,7 +330,7 @@ class OverlayTransport:
     def _gossip(self, now_s: float) -> None:
         """Tell a neighbour of others, and meet a stranger: islands that were cut apart find each other by that."""
         self._gossiped_s = now_s
-        self.book.save()
+        self._save()
         if self._neighbours:
             told = (self._record(), *self.book.sample(TOLD - 1, self._rng))
             self._post(self._anyone(self.peers()), frames.write(Known(told)))
@@ -351,17 +353,19 @@ class OverlayTransport:
             for peer in self._bootstrap:
                 self._ask(peer)
 
+    def _save(self) -> None:
+        """Keep the book; a disk that refuses costs a later start its addresses and nothing now."""
+        try:
+            self.book.save()
+        except RunError:
+            self.counts["unsaved"] += 1
+
     def _learn(self, records: Sequence[Record]) -> None:
         for record in records:
             self.book.add(record, self._now_ms(), self._rng)
 
     def _record(self) -> Record:
         return signed(self._key, self._address, self._now_ms())
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _link_of(self, peer: bytes) -> Link | None:
         neighbour = self._neighbours.get(peer)
@@ -372,7 +376,7 @@ class OverlayTransport:
 
     def _need_online(self) -> None:
         if not self._address:
-            raise NetworkError(f"{peer_name(self.id)} is not online; start the transport first")
+            raise not_online(self.id)
 
 
 def _keeps(link: Link, me: bytes) -> bool:

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from waggle.core.clock import Clock
 from waggle.core.codec import decode, encode
@@ -13,7 +12,8 @@ from waggle.core.types import Peer
 from waggle.net.book import Book
 from waggle.net.deadline import deadline
 from waggle.net.frames import Request
-from waggle.net.transport import Answer
+from waggle.net.tasks import Tasks
+from waggle.net.transport import Answer, count_traffic
 from waggle.net.wire import MAX_REQUEST_BYTES, Link, Reply, Wire
 
 DIAL_S = 5.0
@@ -27,7 +27,7 @@ class Requests:
 
     Args:
         neighbour: the link to a neighbour, or None.
-        begin: starts a task that ends with the transport.
+        tasks: those of the transport.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class Requests:
         book: Book,
         counts: Counter[str],
         neighbour: Callable[[bytes], Link | None],
-        begin: Callable[[Coroutine[Any, Any, None]], None],
+        tasks: Tasks,
     ) -> None:
         self._wire, self._clock, self._book, self._counts = wire, clock, book, counts
-        self._neighbour, self._begin = neighbour, begin
+        self._neighbour, self._tasks = neighbour, tasks
         self._visits: dict[bytes, Link] = {}
         self._dials: dict[bytes, asyncio.Task[tuple[Link | None, str]]] = {}
         self._users: Counter[bytes] = Counter()
@@ -56,13 +56,13 @@ class Requests:
         try:
             async with deadline(self._clock, timeout_s, f"{name} to answer {proto}"):
                 link = self._neighbour(peer) or self._visits.get(peer) or await self._visit(peer, proto)
-                self.count("sent", len(body))
+                count_traffic(self._counts, "sent", len(body))
                 reply = await _asked(link, name, proto, body, max_reply_bytes)
         finally:
             self._leave(peer)
         if not reply.fine:
             raise NetworkError(f"{name} {reply.body[:300].decode('utf-8', 'replace')}")
-        self.count("received", len(reply.body))
+        count_traffic(self._counts, "received", len(reply.body))
         return reply.body
 
     async def _visit(self, peer: bytes, proto: str) -> Link:
@@ -71,7 +71,7 @@ class Requests:
         if where is None:
             raise NetworkError(f"{peer_name(peer)} cannot be reached for {proto}; no address of it is known")
         if peer not in self._dials:
-            self._dials[peer] = asyncio.create_task(self._dial(where))
+            self._dials[peer] = self._tasks.begin(self._dial(where))
         link, why = await asyncio.shield(self._dials[peer])  # one who gives up leaves the dial to the others
         if link is None:
             raise NetworkError(f"{peer_name(peer)} cannot be reached for {proto}: {why}")
@@ -84,13 +84,15 @@ class Requests:
         except NetworkError as error:
             self._book.failed(where.id, self._clock.now_s())
             return None, str(error)
+        except asyncio.CancelledError:  # who waits for this is told, and not cancelled along
+            return None, "this node goes offline"
         finally:
             del self._dials[where.id]
         idle = [peer for peer in self._visits if not self._users[peer]]
         for peer in idle[: max(0, len(self._visits) + 1 - VISITS)]:
             self.end_visit(peer, "no longer needed")
         self._visits[where.id] = link
-        self._begin(self._watch(link))
+        self._tasks.begin(self._watch(link))
         return link, ""
 
     def _leave(self, peer: bytes) -> None:
@@ -121,8 +123,6 @@ class Requests:
 
     def close(self) -> None:
         """Close all visits at once."""
-        for dial in list(self._dials.values()):
-            dial.cancel()
         for link in (*self._visits.values(), *(link for links in self._ending.values() for link in links)):
             link.close("going offline")
         self._visits.clear()
@@ -131,11 +131,11 @@ class Requests:
     async def answer(self, caller: bytes, data: bytes) -> Reply:
         """What a peer gets for a request, whatever the bytes."""
         try:
-            asked = decode(Request, data, MAX_REQUEST_BYTES + 1024)
+            asked = decode(Request, data, MAX_REQUEST_BYTES)
         except DecodeError as error:
             self._counts["rejected"] += 1
             return Reply(False, f"cannot read the request: {error}".encode())
-        self.count("received", len(asked.body))
+        count_traffic(self._counts, "received", len(asked.body))
         answer = self.answers.get(asked.proto)
         if answer is None:
             return Reply(False, f"does not speak {asked.proto}".encode())
@@ -143,13 +143,8 @@ class Requests:
             body = await answer(caller, asked.body)
         except Exception as error:  # a failure of ours is data for whoever asked
             return Reply(False, f"failed to answer {asked.proto}: {error}".encode())
-        self.count("sent", len(body))
+        count_traffic(self._counts, "sent", len(body))
         return Reply(True, body)
-
-    def count(self, way: str, size_bytes: int) -> None:
-        """Count one message that was `sent` or `received`."""
-        self._counts[way] += 1
-        self._counts[f"{way}_bytes"] += size_bytes
 
 
 async def _asked(link: Link, name: str, proto: str, body: bytes, max_reply_bytes: int) -> Reply:

@@ -6,15 +6,14 @@ where they are everybody's to read, offered to new neighbours: so late joiners a
 Everything is bounded and forgets its oldest.
 """
 
-import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from waggle.core.clock import Clock
 from waggle.core.errors import NetworkError
 from waggle.net.frames import Have, Push
-from waggle.net.transport import QUEUE, Delivery, Ruling, Subscription, Validate
+from waggle.net.transport import QUEUE, Delivery, Ruling, Subscription, Validate, message_id, remember
 
 EAGER_BYTES = 1024
 WANT_S = 1.5
@@ -26,9 +25,9 @@ _MAX_WANTED, _MAX_SOURCES, _MAX_TRIES = 1024, 16, 12
 @dataclass
 class _Wanted:
     asked_s: float
+    sources: dict[bytes, None]
+    """Who has it, in the order in which they are asked; the first was asked last."""
     tries: int = 1
-    others: dict[bytes, None] = field(default_factory=dict)
-    """Who has it, in the order in which they are asked."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Spread:
     def publish(self, topic: bytes, data: bytes, to_all: bool) -> Push | Have:
         """What to send of a message of mine."""
         push = Push(topic, data)
-        _remember(self._known, message_id(push))
+        remember(self._known, message_id(topic, data), REMEMBERED)
         return self._onward(push, to_all)
 
     def receive(self, sender: bytes, push: Push) -> Push | Have | None:
@@ -68,7 +67,7 @@ class Spread:
         Raises:
             NetworkError: the neighbour sends what nobody asked for.
         """
-        name = message_id(push)
+        name = message_id(push.topic, push.data)
         wanted = self._wanted.pop(name, None)
         if len(push.data) > EAGER_BYTES and wanted is None and name not in self._known:
             raise NetworkError("a large message that nobody asked for")
@@ -78,10 +77,10 @@ class Spread:
         ruling = subscription.validate(sender, push.data) if subscription else Ruling.REJECT
         if ruling is Ruling.REJECT:
             self._counts["rejected" if subscription else "unheard"] += 1
-            _remember(self._refused, name)
+            remember(self._refused, name, REMEMBERED)
             return None
         assert subscription is not None
-        _remember(self._known, name)
+        remember(self._known, name, REMEMBERED)
         if not subscription.put(Delivery(sender, push.data)):
             self._counts["dropped"] += 1
         return self._onward(push, True) if ruling is Ruling.FORWARD else None
@@ -91,10 +90,10 @@ class Spread:
         if name in self._known or name in self._refused:
             return False
         if name in self._wanted:
-            if len(self._wanted[name].others) < _MAX_SOURCES:
-                self._wanted[name].others.setdefault(sender)
+            if len(self._wanted[name].sources) < _MAX_SOURCES:
+                self._wanted[name].sources.setdefault(sender)
             return False
-        self._wanted[name] = _Wanted(self._clock.now_s(), others={sender: None})
+        self._wanted[name] = _Wanted(self._clock.now_s(), {sender: None})
         if len(self._wanted) > _MAX_WANTED:
             self._wanted.popitem(last=False)
         return True
@@ -105,14 +104,13 @@ class Spread:
         for name, wanted in list(self._wanted.items()):
             if now_s - wanted.asked_s < WANT_S:
                 continue
-            others = [peer for peer in wanted.others if peer in neighbours]
-            if not others or wanted.tries >= _MAX_TRIES:
+            here = [peer for peer in wanted.sources if peer in neighbours]
+            if not here or wanted.tries >= _MAX_TRIES:
                 del self._wanted[name]
                 continue
-            first, *later = others  # who was asked last goes to the end
-            turn = [*later, first]
-            wanted.asked_s, wanted.tries, wanted.others = now_s, wanted.tries + 1, dict.fromkeys(turn)
-            yield turn[0], name
+            here.append(here.pop(0))
+            wanted.asked_s, wanted.sources, wanted.tries = now_s, dict.fromkeys(here), wanted.tries + 1
+            yield here[0], name
 
     def asked(self, name: bytes) -> Push | None:
         """A message that a neighbour wants, if it is still here."""
@@ -134,7 +132,7 @@ class Spread:
     def _onward(self, push: Push, offered: bool) -> Push | Have:
         if len(push.data) <= EAGER_BYTES:
             return push
-        name = message_id(push)
+        name = message_id(push.topic, push.data)
         if known := self._kept.pop(name, None):
             self._kept_bytes -= len(known.push.data)
         self._kept[name] = _Kept(push, self._clock.now_s() + KEPT_S, offered)
@@ -150,14 +148,3 @@ class Spread:
                 break
             self._kept.popitem(last=False)
             self._kept_bytes -= len(kept.push.data)
-
-
-def _remember(names: OrderedDict[bytes, None], name: bytes) -> None:
-    names[name] = None
-    if len(names) > REMEMBERED:
-        names.popitem(last=False)
-
-
-def message_id(push: Push) -> bytes:
-    """What a message is known by, 32 bytes."""
-    return hashlib.sha256(push.topic + b"\0" + push.data).digest()

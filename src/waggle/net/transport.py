@@ -10,16 +10,23 @@ request, so that it can come from any peer and be checked alone.
 """
 
 import asyncio
-from collections import Counter, deque
+import hashlib
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from waggle.core.errors import ConfigError, NetworkError
+from waggle.core.keys import peer_name
 from waggle.core.types import Peer
 
 MAX_REPLY_BYTES = 8 << 20
 """The largest answer to a request that is accepted unless the caller says otherwise, in bytes."""
+
+MAX_ADDRESS_CHARS = 200
+"""Of where a peer can be reached, in tickets and address records."""
 
 QUEUE = 1024
 """Deliveries that a subscription holds before the oldest is dropped."""
@@ -153,6 +160,43 @@ class Transport(Protocol):
         ...
 
 
+def message_id(topic: bytes, data: bytes) -> bytes:
+    """What a message is known by, 32 bytes."""
+    return hashlib.sha256(topic + b"\0" + data).digest()
+
+
+def remember(names: OrderedDict[bytes, None], name: bytes, most: int) -> None:
+    """Add a name to a memory that forgets its oldest."""
+    names[name] = None
+    if len(names) > most:
+        names.popitem(last=False)
+
+
+def some_of(peers: list[bytes], fanout: int, rng: np.random.Generator) -> list[bytes]:
+    """At most `fanout` of the peers, drawn at random, in their order; 0 takes all."""
+    if not 0 < fanout < len(peers):
+        return peers
+    picks = rng.choice(len(peers), fanout, replace=False)
+    return [peers[i] for i in sorted(picks.tolist())]
+
+
+def count_traffic(counts: Counter[str], way: str, size_bytes: int) -> None:
+    """Count one message that was `sent` or `received`."""
+    counts[way] += 1
+    counts[f"{way}_bytes"] += size_bytes
+
+
+def nobody_answered(bootstrap: Sequence[Peer]) -> NetworkError:
+    """What `join` raises."""
+    names = ", ".join(peer_name(peer.id) for peer in bootstrap) or "an empty list"
+    return NetworkError(f"none of the peers to join through answered ({names}); training alone is possible")
+
+
+def not_online(peer: bytes) -> NetworkError:
+    """What a transport raises that was not started."""
+    return NetworkError(f"{peer_name(peer)} is not online; start the transport first")
+
+
 def check_size(transport: Transport, data: bytes) -> None:
     """The common limit on what is published.
 
@@ -182,6 +226,6 @@ def read_address(text: str) -> Peer:
         peer = bytes.fromhex(name)
     except ValueError:
         peer = b""
-    if not at or not address or len(peer) != 32 or len(address) > 200:
+    if not at or not address or len(peer) != 32 or len(address) > MAX_ADDRESS_CHARS:
         raise ConfigError(f"{text[:80]!r} is not a peer's address; expected 64 hex digits, @, and where to reach it")
     return Peer(peer, address)

@@ -12,7 +12,10 @@ from waggle.core.types import Peer
 
 MAX_FRAME_BYTES = (1 << 20) + 4096
 """The largest frame that is read from anybody."""
-MAX_REQUEST_BYTES = 1 << 20
+MAX_BODY_BYTES = 1 << 20
+"""The largest body of a request."""
+MAX_REQUEST_BYTES = MAX_BODY_BYTES + 1024
+"""The same with the name of its protocol."""
 
 
 class Reply(NamedTuple):

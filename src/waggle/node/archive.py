@@ -108,10 +108,9 @@ class DiskArchive:
         Raises:
             RunError: nothing to resume from, damaged, or of another model.
         """
-        numbers = sorted(_number(path) for path in self._folder.checkpoints.glob("round_*"))
-        if not numbers:
+        newest = self._folder.newest_checkpoint()
+        if newest is None:
             raise RunError(f"{self._folder.path} holds no checkpoint to resume from; start a new run")
-        newest = self._checkpoint(numbers[-1])
         snapshot = read_noun(Snapshot, newest / "state.bin")
         if snapshot.base != learner.base_digest():
             raise RunError(
@@ -120,10 +119,10 @@ class DiskArchive:
             )
         if snapshot.state.round:
             learner.load(newest)
-        self._open_journal(numbers[-1])
+        self._open_journal(_number(newest))
         records = self._records()
         self._complete_metrics(records)
-        self._clean(numbers[-1])
+        self._clean(_number(newest))
         return snapshot, records
 
     def _records(self) -> list[Record]:

@@ -201,12 +201,11 @@ def _node(folder: RunFolder) -> Finding:
     read_noun(Charter, folder.charter_file)
     if folder.key_file.exists():
         Key.load(folder.key_file)
-    checkpoints = sorted(folder.checkpoints.glob("round_*"))
-    if not checkpoints and folder.metrics_file.exists():
+    newest = folder.newest_checkpoint()
+    if newest is None and folder.metrics_file.exists():
         return Finding(f"{folder.path} has lost its checkpoints", "start a new run")
-    if not checkpoints:
+    if newest is None:
         return Finding(f"{folder.path} can be resumed from its start")
-    newest = checkpoints[-1]
     snapshot = read_noun(Snapshot, newest / "state.bin")
     for name in ("weights.safetensors", "optimiser.safetensors") if snapshot.state.round else ():
         if not is_whole(newest / name):

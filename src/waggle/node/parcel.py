@@ -45,7 +45,7 @@ def offered(folder: RunFolder) -> list[Experience]:
         RunError: the run has not begun, is damaged, or changes faster than it can be read.
     """
     for _ in range(_TRIES):
-        newest = max(folder.checkpoints.glob("round_*"), default=None)
+        newest = folder.newest_checkpoint()
         if newest is None:
             raise RunError(f"{folder.path} has not played a round yet; try again when it has")
         failure: Exception | None = None
@@ -53,7 +53,7 @@ def offered(folder: RunFolder) -> list[Experience]:
             found = _rounds(folder, newest)
         except (RunError, OSError) as error:
             failure = error
-        if max(folder.checkpoints.glob("round_*"), default=None) != newest:
+        if folder.newest_checkpoint() != newest:
             continue  # the node has stored another one meanwhile and cleared this one away
         if isinstance(failure, RunError):
             raise failure

@@ -105,6 +105,12 @@ class RunFolder:
         """The swarm that the run belongs to."""
         return read_noun(Charter, self.charter_file)
 
+    def newest_checkpoint(self) -> Path | None:
+        """The folder of the newest checkpoint, if there is one."""
+        return max(
+            self.checkpoints.glob("round_*"), key=lambda path: int(path.name.removeprefix("round_")), default=None
+        )
+
     def close(self) -> None:
         """Give the lock back."""
         if self._lock is not None:
