@@ -31,8 +31,8 @@ def export_(run: Run, file: Annotated[Path, typer.Argument(help="The parcel to w
 def import_(run: Run, file: Annotated[Path, typer.Argument(help="A parcel of a peer's.", show_default=False)]) -> None:
     """Leave a parcel in the inbox of a run's nodes.
 
-    They take it in with their next round. Nothing in it is believed: it passes the same checks as what comes by
-    network, the greatest age included.
+    They take it in with their next rounds, as much at a time as a round may pull. Nothing in it is believed: it
+    passes the same checks as what comes by network, the greatest age included.
     """
     import time
 
