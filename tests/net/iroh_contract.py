@@ -22,6 +22,7 @@ from waggle.net.book import Book
 from waggle.net.iroh import IrohWire
 from waggle.net.namespace import loopback_only
 from waggle.net.overlay import OverlayTransport
+from waggle.net.terms import Terms
 from waggle.net.transport import Transport
 
 NO_NAMESPACE = 3
@@ -40,7 +41,9 @@ class Real:
         for number in range(num):
             key = Key.from_seed(bytes([number + 1]) * 32)
             self.wires[key.id] = IrohWire(key, ("127.0.0.1:0", "[::1]:0"))
-            self.made.append(OverlayTransport(key, self.wires[key.id], SystemClock(), Book(key.id), least=3, most=4))
+            self.made.append(
+                OverlayTransport(key, self.wires[key.id], SystemClock(), Book(key.id), Terms(least=3, most=4))
+            )
         nodes = await met(self.made)
         await self.settle()
         return nodes

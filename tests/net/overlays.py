@@ -14,6 +14,7 @@ from waggle.net.book import Book, signed
 from waggle.net.frames import PROTOCOL, Hello, Welcome
 from waggle.net.memory_wire import MemoryWire, MemoryWires
 from waggle.net.overlay import OverlayTransport
+from waggle.net.terms import Terms
 from waggle.net.transport import Ruling, Subscription
 from waggle.net.wire import Link, Reply
 
@@ -30,9 +31,9 @@ class World:
         self.nodes: list[OverlayTransport] = []
         self.inboxes: list[Subscription] = []
 
-    def make(self, number: int, file: Path | None = None) -> OverlayTransport:
+    def make(self, number: int, file: Path | None = None, terms: Terms = Terms()) -> OverlayTransport:
         key = Key.from_seed(number.to_bytes(32, "big"))
-        return OverlayTransport(key, self.wires.wire(key.id), self.clock, Book(key.id, file))
+        return OverlayTransport(key, self.wires.wire(key.id), self.clock, Book(key.id, file), terms)
 
     async def add(self, num: int, ruling: Ruling = Ruling.FORWARD) -> list[OverlayTransport]:
         """More nodes, each through the first."""
@@ -72,7 +73,7 @@ class World:
         """Eve introduces herself to a node, properly but for the changes."""
         wire, _ = await self.eve(key)
         link = await wire.dial(Peer(node.id, "memory"))
-        said = Hello(PROTOCOL, True, signed(key, "memory", int(self.clock.now_s() * 1000)))
+        said = Hello((PROTOCOL,), bytes(32), True, signed(key, "memory", int(self.clock.now_s() * 1000)))
         await link.send([frames.write(replace(said, **changes))])
         welcome = frames.read(await link.receive())
         assert isinstance(welcome, Welcome)

@@ -7,16 +7,18 @@ import pytest
 from msgspec.structs import replace
 
 from tests.net.overlays import EVE, TOPIC, World, play
+from waggle.core.codec import encode
 from waggle.core.errors import NetworkError
 from waggle.core.keys import Key
 from waggle.core.types import Peer
 from waggle.net import frames
 from waggle.net.book import signed
-from waggle.net.frames import PROTOCOL, Hello, Known, Ping, Push, Want
-from waggle.net.overlay import LEAST, MAX_STRANGERS, SILENT_S
+from waggle.net.frames import PROTOCOL, Hello, Known, Ping, Push, Request, Want
+from waggle.net.overlay import MAX_STRANGERS, SILENT_S
 from waggle.net.spread import WANT_S
+from waggle.net.terms import Terms
 from waggle.net.transport import Ruling, message_id
-from waggle.net.wire import Link
+from waggle.net.wire import Link, Reply
 
 
 @pytest.mark.parametrize("junk", [b"", b"junk", frames.write(Ping())[:-1], frames.write(Push(TOPIC, b"x")) + b"!"])
@@ -50,11 +52,63 @@ def test_a_flood_of_frames_ends_the_link() -> None:
 def test_another_protocol_is_refused_with_the_version_and_counted() -> None:
     async def story(world: World) -> None:
         (node,) = await world.add(1)
-        _, welcome = await world.hello(node, protocol=PROTOCOL + 1)
-        assert (welcome.accepted, welcome.protocol) == (False, PROTOCOL)
+        _, welcome = await world.hello(node, speaks=(PROTOCOL + 1,))
+        assert welcome.version == 0
+        assert welcome.why == f"this node speaks protocol {PROTOCOL} and not {PROTOCOL + 1}"
         await world.pass_s(1)
         assert node.peers() == []
-        assert node.counts["other-protocol"] == 1
+        assert node.counts["turned-away"] == 1
+
+    play(story)
+
+
+def test_nodes_of_two_versions_live_in_one_swarm_where_they_share_one() -> None:
+    async def story(world: World) -> None:
+        (old,) = await world.add(1)
+        new = world.make(50, terms=Terms(speaks=(PROTOCOL + 1, PROTOCOL)))
+        await new.start()
+        await new.join([Peer(old.id, "memory")])
+        assert new.peers() == [old.id]
+        newest = world.make(51, terms=Terms(speaks=(PROTOCOL + 1,)))
+        await newest.start()
+        with pytest.raises(NetworkError, match="says: this node speaks protocol 1 and not 2"):
+            await newest.join([Peer(old.id, "memory")])
+        await newest.join([Peer(new.id, "memory")])
+        assert newest.peers() == [new.id]
+        world.nodes += [new, newest]
+
+    play(story)
+
+
+def test_a_node_of_another_swarm_is_turned_away_and_told_why() -> None:
+    async def story(world: World) -> None:
+        (node,) = await world.add(1)
+        other = world.make(50, terms=Terms(network=b"o" * 32))
+        await other.start()
+        with pytest.raises(NetworkError, match="says: this node is of another swarm"):
+            await other.join([Peer(node.id, "memory")])
+        assert (node.peers(), len(node.book)) == ([], 0)
+        world.nodes.append(other)
+
+    play(story)
+
+
+def test_a_swarm_of_members_takes_in_and_answers_no_other() -> None:
+    async def story(world: World) -> None:
+        host = world.make(50, terms=Terms(admits=lambda peer: peer != EVE.id))
+        await host.start()
+        world.nodes.append(host)
+
+        async def answer(caller: bytes, body: bytes) -> bytes:
+            return b"secret"
+
+        host.serve("ask/1", answer)
+        _, welcome = await world.hello(host)
+        assert (welcome.version, welcome.why) == (0, "the swarm is for members only")
+        wire, _ = await world.eve()
+        visit = await wire.dial(Peer(host.id, "memory"))
+        reply = await visit.ask(encode(Request("ask/1", b"")), 1000)
+        assert reply == Reply(False, b"answers members of its swarm only")
 
     play(story)
 
@@ -66,7 +120,7 @@ def test_nobody_introduces_himself_as_somebody_else() -> None:
         link = await wire.dial(Peer(nodes[0].id, "memory"))
         record = nodes[0].book.sample(1, nodes[0]._rng)[0]
         assert record.peer == nodes[1].id
-        await link.send([frames.write(Hello(PROTOCOL, True, record))])
+        await link.send([frames.write(Hello((PROTOCOL,), bytes(32), True, record))])
         await world.pass_s(1)
         assert nodes[0].peers() == [nodes[1].id]
         assert EVE.id not in nodes[0].book
@@ -164,7 +218,7 @@ def test_who_comes_and_goes_leaves_nothing_behind() -> None:
             await world.pass_s(0.1)
         assert node.peers() == []
         assert len(node._tasks) - len(node._meetings) == before
-        assert len(world.wire(node).links) <= LEAST  # it asks some of them back
+        assert len(world.wire(node).links) <= Terms().least  # it asks some of them back
 
     play(story)
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import zstandard
 
-from waggle.core.errors import DecodeError
+from waggle.core.errors import DecodeError, printable
 
 VERSION = 1
 MAX_BYTES = 1 << 20
@@ -48,7 +48,7 @@ def decode(kind: type[T], data: bytes, max_bytes: int = MAX_BYTES) -> T:
     try:
         noun = decoder.decode(memoryview(data)[1:])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        cause = "".join(c if c.isprintable() else "?" for c in str(error)[:200])  # it may quote what a peer wrote
+        cause = printable(str(error)[:200])  # it may quote what a peer wrote
         raise DecodeError("schema", f"{kind.__name__} is malformed: {cause}") from error
     if encode(noun) != data:
         raise DecodeError("not-canonical", f"{kind.__name__} is not in canonical form")

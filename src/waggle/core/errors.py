@@ -56,3 +56,8 @@ class DecodeError(WaggleError, ValueError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def printable(text: str) -> str:
+    """What a stranger wrote, in one line that cannot steer a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -15,28 +15,33 @@ from waggle.net.book import Record
 from waggle.net.wire import MAX_BODY_BYTES, MAX_FRAME_BYTES
 
 PROTOCOL = 1
-"""Version of the overlay. Nodes of two versions refuse each other with the reason."""
+"""The version of the overlay that is described here."""
 MAX_MESSAGE_BYTES = 1 << 20
 TOLD = 8
 """Records of others that a frame may carry."""
 
 Topic = Annotated[bytes, Meta(min_length=1, max_length=64)]
+Versions = Annotated[tuple[Count, ...], Meta(min_length=1, max_length=16)]
 Records = Annotated[tuple[Record, ...], Meta(max_length=TOLD)]
 
 
 class Hello(Noun, frozen=True, tag="hello"):
-    """The first frame on a link, by who dialled: may I be your neighbour? `alone` where there is no other."""
+    """The first frame on a link, by who dialled: may I be your neighbour? `alone` where there is no other.
 
-    protocol: Count
+    `speaks` are versions of the overlay, the best first; `network` is the digest of the swarm's charter.
+    """
+
+    speaks: Versions
+    network: Digest
     alone: bool
     record: Record
 
 
 class Welcome(Noun, frozen=True, tag="welcome"):
-    """The answer. Where there is no room, or another protocol, the link ends; the records help to find others."""
+    """The answer: the version that will be spoken, or 0 and why the link ends; the records help to find others."""
 
-    protocol: Count
-    accepted: bool
+    version: Count
+    why: Annotated[str, Meta(max_length=200)]
     record: Record
     known: Records
 

@@ -237,7 +237,7 @@ class MemoryTransport:
         self._need_online()
         reached = [p.id for p in bootstrap if p.id != self.id and self._network.reachable(self.id, p.id)]
         if not reached:
-            raise nobody_answered(bootstrap)
+            raise nobody_answered([f"{peer_name(peer.id)} is not reachable" for peer in bootstrap])
         for peer in reached:
             self._network.introduce(self.id, peer)
 

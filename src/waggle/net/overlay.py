@@ -17,18 +17,19 @@ from collections import Counter
 from collections.abc import Sequence
 
 from waggle.core.clock import Clock
-from waggle.core.errors import NetworkError, RunError
+from waggle.core.errors import NetworkError, RunError, printable
 from waggle.core.keys import Key, peer_name
 from waggle.core.rng import rng_for, seed_for
 from waggle.core.types import Peer
 from waggle.net import frames
 from waggle.net.book import Book, Record, signed
 from waggle.net.deadline import deadline
-from waggle.net.frames import PROTOCOL, TOLD, Bye, Have, Hello, Known, Ping, Push, Said, Want, Welcome
+from waggle.net.frames import TOLD, Bye, Have, Hello, Known, Ping, Push, Said, Want, Welcome
 from waggle.net.neighbour import Neighbour
 from waggle.net.requests import DIAL_S, Requests
 from waggle.net.spread import Spread
 from waggle.net.tasks import Tasks
+from waggle.net.terms import Terms, keeps
 from waggle.net.transport import (
     MAX_REPLY_BYTES,
     Answer,
@@ -42,13 +43,13 @@ from waggle.net.transport import (
 )
 from waggle.net.wire import Link, Wire
 
-LEAST, MOST = 6, 10
 TICK_S, PING_S, SILENT_S = 0.5, 2.5, 7.5
 GOSSIP_S = 30.0
 """How often a neighbour is told of others, a stranger met, and the book saved."""
 EVICT_S = 5.0
 RETURN_S = 10.0
 """How often a node without neighbours turns to those through whom it came."""
+NO_ROOM = "no room"
 MAX_STRANGERS = 32
 """Links of peers who are no neighbours of mine."""
 
@@ -56,19 +57,19 @@ MAX_STRANGERS = 32
 class OverlayTransport:
     """Fills `Transport` over a `Wire`. Example: `OverlayTransport(key, wire, SystemClock(), Book(key.id))`."""
 
-    def __init__(self, key: Key, wire: Wire, clock: Clock, book: Book, *, least: int = LEAST, most: int = MOST) -> None:
+    def __init__(self, key: Key, wire: Wire, clock: Clock, book: Book, terms: Terms = Terms()) -> None:
         self.id = key.id
         self.max_message = frames.MAX_MESSAGE_BYTES
         self.counts: Counter[str] = Counter()
         self.book = book
         self._key, self._wire, self._clock = key, wire, clock
-        self._least, self._most = least, most
+        self._terms, self._least, self._most = terms, terms.least, terms.most
         self._rng = rng_for(seed_for("overlay", key.id, int(clock.now_s() * 1000)))
         self._neighbours: dict[bytes, Neighbour] = {}
         self._spread = Spread(clock, self.counts)
         self._tasks = Tasks()
-        self._requests = Requests(wire, clock, book, self.counts, self._link_of, self._tasks)
-        self._meetings: dict[bytes, asyncio.Task[bool]] = {}
+        self._requests = Requests(wire, clock, book, self.counts, self._link_of, terms.admits, self._tasks)
+        self._meetings: dict[bytes, asyncio.Task[str]] = {}
         self._strangers: dict[Link, None] = {}
         self._bootstrap: list[Peer] = []
         self._welcomed = 0
@@ -87,8 +88,9 @@ class OverlayTransport:
     async def join(self, bootstrap: Sequence[Peer]) -> None:
         self._need_online()
         self._bootstrap = [peer for peer in bootstrap if peer.id != self.id]
-        if not any(await asyncio.gather(*(self._ask(peer) for peer in self._bootstrap))):
-            raise nobody_answered(bootstrap)
+        reasons = await asyncio.gather(*(self._ask(peer) for peer in self._bootstrap))
+        if all(reasons):
+            raise nobody_answered(reasons)
         self._fill()
         await asyncio.gather(*self._meetings.values())
 
@@ -147,26 +149,28 @@ class OverlayTransport:
         self._need_online()
         return await self._requests.request(peer, proto, body, timeout_s, max_reply_bytes)
 
-    def _ask(self, peer: Peer) -> "asyncio.Task[bool]":
-        """Ask a peer to be my neighbour. The task says whether it answered, be it that it has no room."""
+    def _ask(self, peer: Peer) -> "asyncio.Task[str]":
+        """Ask a peer to be my neighbour. The task says why it did not answer; that it has no room is an answer."""
         if peer.id not in self._meetings:
             self._meetings[peer.id] = self._tasks.begin(self._meet(peer))
         return self._meetings[peer.id]
 
-    async def _meet(self, peer: Peer) -> bool:
+    async def _meet(self, peer: Peer) -> str:
         try:
-            return peer.id in self._neighbours or await self._introduce(peer)
-        except NetworkError:
+            return "" if peer.id in self._neighbours else await self._introduce(peer)
+        except NetworkError as error:
             self.book.failed(peer.id, self._clock.now_s())
-            return False
+            return str(error)
         finally:
             del self._meetings[peer.id]
 
-    async def _introduce(self, peer: Peer) -> bool:
+    async def _introduce(self, peer: Peer) -> str:
+        terms = self._terms
         async with deadline(self._clock, DIAL_S, f"{peer_name(peer.id)} to welcome me"):
             link = await self._wire.dial(peer)
             try:
-                await link.send([frames.write(Hello(PROTOCOL, not self._neighbours, self._record()))])
+                hello = Hello(terms.speaks, terms.network, not self._neighbours, self._record())
+                await link.send([frames.write(hello)])
                 said = frames.read(await link.receive())
                 if not isinstance(said, Welcome) or said.record.peer != link.peer:
                     raise NetworkError("a first frame that is no welcome")
@@ -174,14 +178,15 @@ class OverlayTransport:
                 link.close("no welcome")
                 raise
         self._learn((said.record, *said.known))
-        if said.protocol != PROTOCOL:
-            self.counts["other-protocol"] += 1
-        if not said.accepted or said.protocol != PROTOCOL:
-            self.book.failed(peer.id, self._clock.now_s())  # full; it rests before it is asked again
-            link.close("no room")
-        else:
+        if said.version in terms.speaks:
             self._adopt(link)
-        return said.protocol == PROTOCOL
+            return ""
+        self.book.failed(peer.id, self._clock.now_s())  # it rests before it is asked again
+        link.close(NO_ROOM)
+        if said.why == NO_ROOM:
+            return ""
+        self.counts["turned-away"] += 1
+        return f"{peer_name(peer.id)} says: {printable(said.why)}"
 
     def _on_link(self, link: Link) -> None:
         """Somebody came. Who says nothing may stay for requests, as long as there are not too many of his kind."""
@@ -197,20 +202,23 @@ class OverlayTransport:
             said = frames.read(await link.receive())
             if not isinstance(said, Hello) or said.record.peer != link.peer:
                 raise NetworkError("a first frame that is no hello")
-            self._learn((said.record,))
-            accepted = said.protocol == PROTOCOL and self._has_room(said.alone, link.peer)
-            self._welcomed += accepted
+            why = self._terms.objection(link.peer, said)
+            if why:
+                self.counts["turned-away"] += 1
+            else:
+                self._learn((said.record,))
+                why = "" if self._has_room(said.alone, link.peer) else NO_ROOM
+            version = 0 if why else self._terms.version(said.speaks)
+            self._welcomed += not why
             try:
                 async with deadline(self._clock, DIAL_S, "a welcome to be taken"):
                     known = self.book.sample(TOLD, self._rng)
-                    await link.send([frames.write(Welcome(PROTOCOL, accepted, self._record(), known))])
+                    await link.send([frames.write(Welcome(version, why, self._record(), known))])
             finally:
-                self._welcomed -= accepted
-            if said.protocol != PROTOCOL:
-                self.counts["other-protocol"] += 1
-            if not accepted:
+                self._welcomed -= not why
+            if why:
                 await self._clock.sleep(DIAL_S)  # the other end closes; who does not is helped
-                raise NetworkError("no room")
+                raise NetworkError(why)
             self._adopt(link)
         except NetworkError as error:
             link.close(str(error)[:100])
@@ -242,7 +250,7 @@ class OverlayTransport:
         """Make a link that both ends agreed on a neighbour's. Where both dialled at once, one link of two stays."""
         known = self._neighbours.get(link.peer)
         if known is not None:
-            if known.link.dialled != link.dialled and known.is_new and not _keeps(link, self.id):
+            if known.link.dialled != link.dialled and known.is_new and not keeps(link, self.id):
                 link.close("one link is enough")
                 return
             self._forget(known, "one link is enough")
@@ -377,8 +385,3 @@ class OverlayTransport:
     def _need_online(self) -> None:
         if not self._address:
             raise not_online(self.id)
-
-
-def _keeps(link: Link, me: bytes) -> bool:
-    """Of two links between two peers the one that the smaller id dialled is kept."""
-    return link.dialled == (me < link.peer)

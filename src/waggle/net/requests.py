@@ -27,6 +27,7 @@ class Requests:
 
     Args:
         neighbour: the link to a neighbour, or None.
+        admits: who may ask.
         tasks: those of the transport.
     """
 
@@ -37,10 +38,11 @@ class Requests:
         book: Book,
         counts: Counter[str],
         neighbour: Callable[[bytes], Link | None],
+        admits: Callable[[bytes], bool],
         tasks: Tasks,
     ) -> None:
         self._wire, self._clock, self._book, self._counts = wire, clock, book, counts
-        self._neighbour, self._tasks = neighbour, tasks
+        self._neighbour, self._admits, self._tasks = neighbour, admits, tasks
         self._visits: dict[bytes, Link] = {}
         self._dials: dict[bytes, asyncio.Task[tuple[Link | None, str]]] = {}
         self._users: Counter[bytes] = Counter()
@@ -130,6 +132,9 @@ class Requests:
 
     async def answer(self, caller: bytes, data: bytes) -> Reply:
         """What a peer gets for a request, whatever the bytes."""
+        if not self._admits(caller):
+            self._counts["rejected"] += 1
+            return Reply(False, b"answers members of its swarm only")
         try:
             asked = decode(Request, data, MAX_REQUEST_BYTES)
         except DecodeError as error:

@@ -186,10 +186,10 @@ def count_traffic(counts: Counter[str], way: str, size_bytes: int) -> None:
     counts[f"{way}_bytes"] += size_bytes
 
 
-def nobody_answered(bootstrap: Sequence[Peer]) -> NetworkError:
-    """What `join` raises."""
-    names = ", ".join(peer_name(peer.id) for peer in bootstrap) or "an empty list"
-    return NetworkError(f"none of the peers to join through answered ({names}); training alone is possible")
+def nobody_answered(reasons: Sequence[str]) -> NetworkError:
+    """What `join` raises; the reasons are those of each peer that was tried."""
+    told = "; ".join(dict.fromkeys(reasons)) or "an empty list"
+    return NetworkError(f"none of the peers to join through took this node in ({told[:500]})")
 
 
 def not_online(peer: bytes) -> NetworkError:
