@@ -215,7 +215,9 @@ UNREAD = {("charter.bin", "status"), ("config.toml", "chat"), ("charter.bin", "c
 def test_run_folders(waggle: Waggle, here: Path, monkeypatch: pytest.MonkeyPatch, command: str, what: str) -> None:
     damage(here / "run", what)
     arguments = (command, "--resume", "run") if command in ("swarm", "join") else (command, "run")
-    if command == "doctor":
+    if (what, command) == ("kind", "join"):
+        refused(waggle, here, 5, "is the folder of a swarm", *arguments)
+    elif command == "doctor":
         for slow in ("torch", "graders"):
             monkeypatch.setattr(f"waggle.node.doctor.{slow}", lambda: Finding("not tried"))
         doctor_names(waggle, DAMAGE[what])

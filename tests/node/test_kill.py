@@ -32,13 +32,14 @@ def play_all(path: Path) -> None:
     family = easy_family(path)
     charter = charter_of([family], NODES)
     grader = Graders([family], workers=0)
-    parts = build.Parts(SETTINGS, charter, path / build.FILES, grader, clock, MemoryNetwork(0, clock))
+    network = MemoryNetwork(0, clock)
+    parts = build.Parts(SETTINGS, charter, path / build.FILES, grader, clock)
     nodes = []
     for number, key in enumerate(keys(NODES), 1):
         place = path / f"node-{number}"
         resumed = (place / "run.json").exists()
         folder = RunFolder.open(place) if resumed else RunFolder.create(place, SETTINGS, charter)
-        node, archive = build.make_node(parts, folder, key, build.load_policies(SETTINGS, 1)[0])
+        node, archive = build.make_node(parts, folder, key, build.load_policy(SETTINGS), network.attach(key.id))
         node.resume(archive) if resumed else node.begin(archive)
         nodes.append(node)
 

@@ -30,7 +30,7 @@ ME, OTHER = b"m" * 32, b"o" * 32
 
 def model_learner(*sets: str) -> ModelLearner:
     settings = config("learn.warmup=0", "learn.learning_rate=0.01", *sets)
-    return ModelLearner(build.load_policies(settings, 1)[0], settings)
+    return ModelLearner(build.load_policy(settings), settings)
 
 
 def scripted() -> ScriptedLearner:

@@ -10,8 +10,16 @@ import pytest
 from tests.node.parts import charter_of, config
 from waggle.core.errors import RunError
 from waggle.core.types import Charter, Family
-from waggle.node.build import describe_swarm
-from waggle.node.runfolder import RunFolder, is_locked, node_folders, read_description, read_noun
+from waggle.node.runfolder import (
+    FORMAT,
+    RunFolder,
+    describe,
+    is_locked,
+    migrate,
+    node_folders,
+    read_description,
+    read_noun,
+)
 
 SETTINGS = config("model.name=scripted", "round.local=5")
 CHARTER = charter_of([Family("chain_sum", "reasoning-gym", "{}", "0.1.25", "reasoning-gym", 0, "", 6)])
@@ -76,7 +84,7 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
         (b"[1]", "cannot be read; the folder is damaged"),
         (b"{}", "cannot be read; the folder is damaged"),
         (b"\xff\xfe", "cannot be read; the folder is damaged"),
-        (b'{"format": 2, "release": "9.1"}', "has run format 2 and this release .* use the release that made it .9.1."),
+        (b'{"format": 9, "release": "9.1"}', "has run format 9 and this release .* use the release that made it .9.1."),
         (b'{"format": 0}', r"has run format 0 .*\(unknown\)"),
     ],
 )
@@ -119,7 +127,8 @@ def test_a_noun_above_its_bound_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_nodes_of_a_swarm_folder_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    describe_swarm(tmp_path / "run", 12)
+    (tmp_path / "run").mkdir()
+    describe(tmp_path / "run", "swarm")
     for number in (10, 2, 1):
         made(tmp_path / "run" / f"node-{number}")
     (tmp_path / "run" / "node-3").mkdir()
@@ -129,9 +138,35 @@ def test_the_nodes_of_a_swarm_folder_come_in_the_order_of_their_numbers(tmp_path
 
 
 def test_a_swarm_that_never_began_is_said(tmp_path: Path) -> None:
-    describe_swarm(tmp_path / "run", 3)
+    (tmp_path / "run").mkdir()
+    describe(tmp_path / "run", "swarm")
     with pytest.raises(RunError, match="holds no nodes; the run was stopped before it began"):
         node_folders(tmp_path / "run")
+
+
+def test_folders_of_the_first_format_are_brought_to_this_one(tmp_path: Path) -> None:
+    old = b'{"format": 1, "kind": "%s", "release": "0.1"}'
+    path = tmp_path / "run"
+    first, _ = (made(path / f"node-{number}") for number in (1, 2))
+    (first / "run.json").write_bytes(old % b"node")
+    (path / "run.json").write_bytes(old % b"swarm")
+    assert [folder.name for folder in node_folders(path)] == ["node-1", "node-2"]  # looking changes nothing
+    assert not (path / "config.toml").exists()
+    migrate(path)
+    RunFolder.open(first).close()
+    assert RunFolder(path).config() == SETTINGS
+    assert RunFolder(path).charter() == CHARTER
+    assert [read_description(folder)["format"] for folder in (path, first)] == [FORMAT] * 2
+    before = (path / "run.json").stat().st_mtime_ns
+    migrate(path)
+    assert (path / "run.json").stat().st_mtime_ns == before
+
+
+def test_a_swarm_is_no_node(tmp_path: Path) -> None:
+    made(tmp_path / "run" / "node-1")
+    describe(tmp_path / "run", "swarm")
+    with pytest.raises(RunError, match=r"is the folder of a swarm; continue it with: waggle swarm --resume"):
+        RunFolder.open(tmp_path / "run")
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Sessions whole: to the table at the end, interrupted and resumed, on a disk that becomes full, of damaged folders."""
+"""A node whole: played to its end, interrupted and resumed, on a disk that becomes full, of damaged folders."""
 
 import asyncio
 import errno
@@ -15,13 +15,15 @@ import pytest
 from rich.console import Console
 
 from tests.node.parts import easy_family, keys
+from waggle.core.clock import SystemClock
 from waggle.core.config import Config, load, override_run
 from waggle.core.errors import RunError
-from waggle.node import session
-from waggle.node.runfolder import is_locked
+from waggle.net.memory import MemoryNetwork
+from waggle.node import build, session
+from waggle.node.runfolder import RunFolder, is_locked
+from waggle.node.session import Session, interruptible, open_node, play_node, prepare
 from waggle.node.status import read_status
-from waggle.node.view import View
-from waggle.swarm.charter import new_charter
+from waggle.swarm.charter import new_charter, read_ticket
 from waggle.tasks.grade import Graders
 
 SETS = (
@@ -32,9 +34,11 @@ SETS = (
 
 
 @pytest.fixture(autouse=True)
-def _graders_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worker processes have their own tests."""
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes and the real network have their own tests."""
     monkeypatch.setattr("waggle.node.session.Graders", partial(Graders, workers=0))
+    network = MemoryNetwork(0, SystemClock())
+    monkeypatch.setattr("waggle.node.place.transport_for", lambda folder, key, *_: network.attach(key.id))
 
 
 def screen() -> Console:
@@ -46,99 +50,109 @@ def said(console: Console) -> str:
     return console.file.getvalue()
 
 
-def started(path: Path, num: int = 2, *sets: str) -> tuple[Console, session.Session]:
-    """A new run in `path`, not yet played."""
+def made(path: Path, *sets: str) -> RunFolder:
+    """The folder of a new node, locked."""
     path.mkdir(parents=True, exist_ok=True)
-    config = load(None, [*SETS, *sets])
-    family = easy_family(path)
-    charter = new_charter(keys(num)[0], "test", [family], created_ms=1_700_000_000_000)
+    charter = new_charter(keys(1)[0], "test", [easy_family(path)], created_ms=1_700_000_000_000)
+    return prepare(path, load(None, [*SETS, *sets]), keys(1)[0], charter, [])
+
+
+def opened(folder: RunFolder, change: Callable[[Config], Config] = lambda config: config) -> tuple[Console, Session]:
     console = screen()
-    return console, session.start(console, path, config, keys(num), charter)
+    return console, open_node(console, folder, folder.path / build.FILES, change)
 
 
-def resumed(path: Path, change: Callable[[Config], Config] = lambda config: config) -> tuple[Console, session.Session]:
-    console = screen()
-    return console, session.resume(console, path, change)
+def started(path: Path, *sets: str) -> tuple[Console, Session]:
+    return opened(made(path, *sets))
 
 
-def metrics(path: Path, num: int = 2) -> list[bytes]:
-    folders = [path / f"node-{number}" for number in range(1, num + 1)] if num > 1 else [path]
-    return [(folder / "metrics.jsonl").read_bytes() for folder in folders]
+def resumed(path: Path, change: Callable[[Config], Config] = lambda config: config) -> tuple[Console, Session]:
+    return opened(RunFolder.open(path), change)
 
 
-def rounds(path: Path) -> list[int]:
-    return [status.round for status in read_status(path)]
+def begun(path: Path, *sets: str) -> Session:
+    return started(path, *sets)[1]
+
+
+def continued(path: Path, change: Callable[[Config], Config] = lambda config: config) -> Session:
+    return resumed(path, change)[1]
+
+
+def metrics(path: Path) -> bytes:
+    return (path / "metrics.jsonl").read_bytes()
+
+
+def standing(path: Path) -> tuple[str, int]:
+    (node,) = read_status(path)
+    return node.state, node.round
 
 
 def at(number: int, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do something once, after this many rounds of all nodes together."""
-    show, count = View.show, 0
+    """Do something once, after this many rounds."""
+    play, count = session.play, 0
 
-    def showing(view: View, *arguments: Any) -> None:
+    async def playing(*arguments: Any) -> Any:
         nonlocal count
-        show(view, *arguments)
+        report = await play(*arguments)
         count += 1
         if count == number:
             act()
+        return report
 
-    monkeypatch.setattr(View, "show", showing)
+    monkeypatch.setattr(session, "play", playing)
 
 
 @pytest.mark.slow
-def test_a_run_ends_by_itself_with_the_table(tmp_path: Path) -> None:
+def test_a_node_ends_by_itself_with_a_model(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
-    console, made = started(tmp_path / "run")
-    asyncio.run(session.run(made))
+    console, node = started(tmp_path / "run")
+    play_node(node)
     text = said(console)
-    assert "2 nodes, model tiny, 1 threads" in text
-    assert "own answers to 6 held-out questions: share right, 95 % interval" in text
-    assert "held-out questions that were trained on: 0" in text
-    assert f"waggle chat {tmp_path}/run/node-1/model" in text
-    for number in (1, 2):
-        folder = tmp_path / "run" / f"node-{number}"
-        assert str(folder / "model") in text
-        assert (folder / "model" / "model.safetensors").exists()
-        assert [path.name for path in (folder / "checkpoints").iterdir()] == ["round_000004"]
-        assert not is_locked(folder)
-    assert [status.state for status in read_status(tmp_path / "run")] == ["ended"] * 2
-    lines = [json.loads(line) for line in metrics(tmp_path / "run")[0].splitlines()]
+    folder = tmp_path / "run"
+    assert "model tiny, 1 thread" in text
+    assert f"listening on memory; {folder}/ticket invites others" in text
+    assert "no peer reachable, training alone" in text
+    assert (folder / "model" / "model.safetensors").exists()
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["round_000004"]
+    assert standing(folder) == ("ended", 4)
+    lines = [json.loads(line) for line in metrics(folder).splitlines()]
     assert [line["round"] for line in lines] == [1, 2, 3, 4]
     assert ["heldout" in line for line in lines] == [False, True, False, True]
     assert signal.getsignal(signal.SIGINT) is before
+    ticket = read_ticket((folder / "ticket").read_text())
+    assert ticket.addresses == (f"{keys(1)[0].id.hex()}@memory",)
 
 
 @pytest.mark.slow
-def test_one_node_trains_alone(tmp_path: Path) -> None:
-    console, made = started(tmp_path / "run", 1, "eval.every=0", "run.rounds=2")
-    asyncio.run(session.run(made))
-    assert "1 node, model tiny" in said(console)
+def test_equal_seeds_give_equal_runs(tmp_path: Path) -> None:
+    for run, seed in (("first", 0), ("second", 0), ("third", 1)):
+        play_node(begun(tmp_path / run, f"run.seed={seed}"))
+    for name in ("charter.bin", "metrics.jsonl", "model/model.safetensors"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
+    assert metrics(tmp_path / "first") != metrics(tmp_path / "third")
+
+
+@pytest.mark.slow
+def test_a_quiet_node_without_evaluation_exports_its_last_weights(tmp_path: Path) -> None:
+    console, node = started(tmp_path / "run", "eval.every=0", "run.rounds=2")
+    play_node(node, quiet=True)
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
-    assert not (tmp_path / "run" / "node-1").exists()
-    assert "no peer reachable, training alone" in said(console)
+    assert "reward" not in said(console)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_ends_cleanly_and_goes_on_as_if_it_had_not_been(
+def test_an_interrupted_node_ends_cleanly_and_goes_on_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    _, straight = started(tmp_path / "straight")
-    asyncio.run(session.run(straight))
-    console, made = started(tmp_path / "run")
+    play_node(begun(tmp_path / "straight"))
     with monkeypatch.context() as patched:
         at(3, lambda: signal.raise_signal(number), patched)
-        asyncio.run(session.run(made))
-    text = said(console)
-    assert sum(rounds(tmp_path / "run")) == 3  # the round in progress was finished, no other begun
-    assert "stopping: the last round is complete, writing checkpoints ..." in text
-    assert f"go on with: waggle swarm --resume {tmp_path}/run" in text
-    assert "asking 6 held-out questions of every model" not in text
-    assert [status.state for status in read_status(tmp_path / "run")] == ["ended"] * 2
-    console, again = resumed(tmp_path / "run")
-    assert "(0 rounds replayed)" in said(console)
-    asyncio.run(session.run(again))
-    assert "before the first round" not in said(console)  # the baseline was kept
-    assert "held-out questions that were trained on: 0" in said(console)
+        play_node(begun(tmp_path / "run"))
+    assert standing(tmp_path / "run") == ("ended", 3)  # the round in progress was finished, no other begun
+    console, node = resumed(tmp_path / "run")
+    assert "run goes on after round 3 (0 rounds replayed)" in said(console)
+    play_node(node)
     assert metrics(tmp_path / "run") == metrics(tmp_path / "straight")
 
 
@@ -150,17 +164,27 @@ def test_a_second_interrupt_ends_at_once_and_loses_one_round_at_most(
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    _, made = started(tmp_path / "run")
     with monkeypatch.context() as patched:
         at(3, twice, patched)
         with pytest.raises(KeyboardInterrupt):
-            asyncio.run(session.run(made))
-    assert sum(rounds(tmp_path / "run")) == 3
-    assert [status.state for status in read_status(tmp_path / "run")] == ["stopped"] * 2
+            play_node(begun(tmp_path / "run"))
+    assert standing(tmp_path / "run") == ("stopped", 3)
     console, again = resumed(tmp_path / "run")
-    assert "node-1 goes on after round" in said(console)
-    asyncio.run(session.run(again))
-    assert rounds(tmp_path / "run") == [4, 4]
+    assert "goes on after round 3 (3 rounds replayed)" in said(console)
+    play_node(again)
+    assert standing(tmp_path / "run") == ("ended", 4)
+
+
+def test_a_tied_node_ends_with_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.dup2(reading, 0)
+    with interruptible(tied=True) as stopped:
+        os.write(writing, b"still here\n")
+        assert not stopped()
+        os.close(writing)
+        while not stopped():
+            asyncio.run(asyncio.sleep(0.001))
+    os.close(reading)
 
 
 class Disk:
@@ -189,50 +213,43 @@ class Disk:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("only", ["journal", "state.bin"])
-def test_a_disk_that_becomes_full_ends_in_one_sentence_and_the_run_goes_on_later(
+def test_a_disk_that_becomes_full_ends_in_one_sentence_and_the_node_goes_on_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: str
 ) -> None:
-    _, straight = started(tmp_path / "straight")
-    asyncio.run(session.run(straight))
-    _, made = started(tmp_path / "run")
+    play_node(begun(tmp_path / "straight"))
     with monkeypatch.context() as patched:
         disk = Disk(patched, tmp_path / "run", only)
         at(3, lambda: setattr(disk, "full", True), patched)
         with pytest.raises(RunError, match=r"^cannot write .*: No space left on device; free some space .* resume"):
-            asyncio.run(session.run(made))
-    assert sum(rounds(tmp_path / "run")) == (3 if only == "journal" else 8)
-    assert not any(is_locked(tmp_path / "run" / f"node-{number}") for number in (1, 2))
-    _, again = resumed(tmp_path / "run")
-    asyncio.run(session.run(again))
+            play_node(begun(tmp_path / "run"))
+    assert standing(tmp_path / "run")[1] == (3 if only == "journal" else 4)
+    assert not is_locked(tmp_path / "run")
+    play_node(continued(tmp_path / "run"))
     assert metrics(tmp_path / "run") == metrics(tmp_path / "straight")
-    assert [status.state for status in read_status(tmp_path / "run")] == ["ended"] * 2
+    assert standing(tmp_path / "run") == ("ended", 4)
 
 
 @pytest.mark.slow
-def test_a_run_that_has_ended_can_be_lengthened(tmp_path: Path) -> None:
-    _, made = started(tmp_path / "run", 2, "run.rounds=2")
-    asyncio.run(session.run(made))
-    _, again = resumed(tmp_path / "run", lambda config: override_run(config, ["run.rounds=3"]))
-    asyncio.run(session.run(again))
-    assert rounds(tmp_path / "run") == [3, 3]
+def test_a_node_that_has_ended_can_be_lengthened(tmp_path: Path) -> None:
+    play_node(begun(tmp_path / "run", "run.rounds=2"))
+    play_node(continued(tmp_path / "run", lambda config: override_run(config, ["run.rounds=3"])))
+    assert standing(tmp_path / "run") == ("ended", 3)
 
 
 @pytest.mark.slow
-def test_a_run_in_use_is_not_resumed_by_another(tmp_path: Path) -> None:
-    _, made = started(tmp_path / "run")
+def test_a_node_in_use_is_not_resumed_by_another(tmp_path: Path) -> None:
+    _, node = started(tmp_path / "run")
     with pytest.raises(RunError, match="another process is using"):
         resumed(tmp_path / "run")
-    made.close()
+    node.close()
     _, again = resumed(tmp_path / "run")
     again.close()
 
 
 @pytest.mark.slow
 def test_a_resume_that_fails_leaves_the_folder_free(tmp_path: Path) -> None:
-    _, made = started(tmp_path / "run")
-    made.close()
-    folder = tmp_path / "run" / "node-2"
-    (folder / "checkpoints" / "round_000000" / "state.bin").write_bytes(b"\x01damaged")
+    started(tmp_path / "run")[1].close()
+    (tmp_path / "run" / "checkpoints" / "round_000000" / "state.bin").write_bytes(b"\x01damaged")
     with pytest.raises(RunError, match=r"state\.bin is missing or damaged"):
         resumed(tmp_path / "run")
-    assert not any(is_locked(tmp_path / "run" / f"node-{number}") for number in (1, 2))
+    assert not is_locked(tmp_path / "run")

@@ -54,13 +54,12 @@ def soak(path: Path) -> None:
     clock = FakeClock()
     family = easy_family(path)
     charter = charter_of([family], NODES)
-    parts = build.Parts(
-        SETTINGS, charter, path / build.FILES, Graders([family], workers=0), clock, MemoryNetwork(0, clock)
-    )
+    network = MemoryNetwork(0, clock)
+    parts = build.Parts(SETTINGS, charter, path / build.FILES, Graders([family], workers=0), clock)
     nodes = []
     for number, key in enumerate(keys(NODES), 1):
         folder = RunFolder.create(path / f"node-{number}", SETTINGS, charter)
-        node, archive = build.make_node(parts, folder, key, build.load_policies(SETTINGS, 1)[0])
+        node, archive = build.make_node(parts, folder, key, build.load_policy(SETTINGS), network.attach(key.id))
         node.begin(archive)
         nodes.append(node)
     marks = []

@@ -64,7 +64,7 @@ class Saying(ScriptedLearner):
 
 
 def model(settings: Config) -> Remembering:
-    return Remembering(build.load_policies(settings, 1)[0], settings)
+    return Remembering(build.load_policy(settings), settings)
 
 
 def swarm(family: Family, folder: Path, made: Sequence[tuple[Learner, Config]]) -> list[Peer]:

@@ -1,22 +1,21 @@
 """What a run shows: a table in a terminal, plain lines elsewhere, the same facts in both."""
 
-import asyncio
 import re
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from tests.node.parts import config, scripted_swarm
-from waggle.core.clock import FakeClock
+from tests.node.parts import charter_of, config
+from waggle.core.events import json_line
+from waggle.core.types import Family
 from waggle.node.evaluate import FamilyScore, Score
-from waggle.node.node import Node
-from waggle.node.round import Report
-from waggle.node.swarm import Turns, connect, play_turns
+from waggle.node.runfolder import RunFolder
 from waggle.node.view import View, score_table, shown, smooth
-from waggle.tasks.families import family
 
-SUMS = family("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}, max_tokens=6)
+SUMS = Family("chain_sum", "reasoning-gym", "{}", "0.1.25", "reasoning-gym", 0, "", 6)
+SETTINGS = config("model.name=scripted", "run.minutes=2")
 BEFORE = Score(0, (FamilyScore("sums", 100, 9.0, 0), FamilyScore("worked", 100, 0.0, 0)), 1)
 AFTER = Score(5, (FamilyScore("sums", 100, 72.0, 0), FamilyScore("worked", 100, 80.0, 20)), 1)
 
@@ -31,68 +30,103 @@ def said(console: Console) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console.file.getvalue())
 
 
-def played(screen: Console, rounds: int = 6) -> str:
+def folders(path: Path, num: int = 2) -> list[RunFolder]:
+    made = [RunFolder.create(path / f"node-{number + 1}", SETTINGS, charter_of([SUMS])) for number in range(num)]
+    for folder in made:
+        folder.close()
+    return made
+
+
+def play_round(folder: RunFolder, number: int, **facts: object) -> None:
+    """Write what a round of a node writes."""
+    line = {"round": number, "reward": 0.5, "own_groups": 3, "foreign_groups": 3, "peers": 1, "refused": {}}
+    line |= {"heldout": {"chain_sum": [3, 10]}} if number % 4 == 0 else {}
+    event = {"at_s": 5.0 * number, "event": "round", "seconds": 5.0, "trained_s": 5.0 * number}
+    event |= {"sent_bytes": 1000 * number, "received_bytes": 0}
+    for file, record in ((folder.metrics_file, line | facts), (folder.events_file, event)):
+        with open(file, "a") as lines:
+            lines.write(json_line(record))
+
+
+def played(path: Path, screen: Console, rounds: int = 6) -> str:
     """The screen of a small swarm."""
-    clock = FakeClock()
-    settings = config("model.name=scripted", "eval.every=4", "round.local=3", "round.foreign=3")
-    nodes = scripted_swarm((SUMS,), 2, settings, clock=clock)
-
-    async def story() -> None:
-        await connect(nodes)
-        with View(screen, nodes, 3) as view:
-
-            def on_round(node: Node, report: Report) -> None:
-                view.show(node, report, "0.1 min of training; Ctrl-C ends cleanly")
-
-            await play_turns(Turns(nodes, 0), lambda: False, rounds, on_round)
-
-    asyncio.run(story())
+    made = folders(path)
+    with View(screen, made, SETTINGS) as view:
+        for number in range(1, rounds + 1):
+            for folder in made:
+                play_round(folder, number)
+            view.look()
     return said(screen)
 
 
-def test_outside_of_a_terminal_there_are_plain_lines() -> None:
-    text = played(console(terminal=False))
+def test_outside_of_a_terminal_there_are_plain_lines(tmp_path: Path) -> None:
+    text = played(tmp_path, console(terminal=False))
     lines = text.splitlines()
     assert "\x1b" not in text
     assert all(line.startswith(("node-1 round ", "node-2 round ")) for line in lines)
     told = [tuple(int(n) for n in re.findall(r"^node-(\d) round (\d+):", line)[0]) for line in lines]
     assert sorted(told) == [(1, 1), (1, 4), (1, 5), (2, 1), (2, 4), (2, 5)]
-    assert sum("held-out 0." in line and "(chain_sum 0." in line for line in lines) == 2
-    assert re.search(r"sharing with 1 peer, \d of \d groups foreign \| 0\.1 min of training; Ctrl-C", lines[-1])
+    assert sum("held-out 0.30 (chain_sum 0.30)" in line for line in lines) == 2
+    assert lines[-1].endswith(
+        "reward 0.50, sharing with 1 peer, 3 of 6 groups foreign | "
+        "0.4 min of training, 1.6 min left, 5.0 s a round; Ctrl-C ends cleanly"
+    )
 
 
-def test_in_a_terminal_there_is_a_table() -> None:
-    text = played(console(terminal=True))
+def test_in_a_terminal_there_is_a_table(tmp_path: Path) -> None:
+    text = played(tmp_path, console(terminal=True))
     for title in ("node", "round", "held-out", "trend", "reward", "peers", "foreign", "sent"):
         assert title in text
     last = text.rpartition("sent")[2]
-    assert re.search(r"node-1 +6 .* 1 +\d\d% +\d+ kB", last)
-    assert re.search(r"node-2 sharing with 1 peer, \d of \d groups foreign", last)
+    assert re.search(r"node-1 +6 +0\.30 .* 1 +50% +6 kB", last)
+    assert re.search(r"node-2 sharing with 1 peer, 3 of 6 groups foreign", last)
     assert "…" not in last
     assert "Ctrl-C ends cleanly" in text
 
 
-def test_before_the_first_round_a_table_can_be_drawn() -> None:
+def test_before_the_first_round_a_table_can_be_drawn(tmp_path: Path) -> None:
     screen = console(terminal=True)
-    nodes = scripted_swarm((SUMS,), 2, config("model.name=scripted"))
-    with View(screen, nodes, 3):
+    with View(screen, folders(tmp_path), SETTINGS):
         pass
-    assert "starting" in said(screen)
+    assert "has not played a round yet" in said(screen)
 
 
-def test_a_long_sentence_is_folded_and_not_cut() -> None:
+def test_what_was_before_this_start_counts_and_is_not_told_again(tmp_path: Path) -> None:
+    screen = console(terminal=False)
+    (folder,) = folders(tmp_path, 1)
+    play_round(folder, 4)
+    with View(screen, [folder], SETTINGS) as view:
+        view.look()
+        play_round(folder, 5)
+        view.look()
+    assert said(screen).startswith("node-1 round 5: ")
+    assert view.watches[0].status.trained == 12
+
+
+def test_the_slowest_is_told_how_far_it_is_behind(tmp_path: Path) -> None:
     screen = console(terminal=True)
-    view = View(screen, scripted_swarm((SUMS,), 1, config("model.name=scripted")), 3)
-    for row in view.rows.values():
-        row.says = "sharing with 12 peers, 6 of 10 groups foreign; 10 rounds behind the fastest of them all"
+    fast, slow = folders(tmp_path)
+    with View(screen, [fast, slow], SETTINGS) as view:
+        play_round(fast, 30)
+        view.look()
+        play_round(slow, 5)
+        view.look()
+    assert "node-2 sharing with 1 peer, 3 of 6 groups foreign; 25 rounds behind the fastest" in said(screen)
+
+
+def test_a_long_sentence_is_folded_and_not_cut(tmp_path: Path) -> None:
+    screen = console(terminal=True)
+    view = View(screen, folders(tmp_path, 1), SETTINGS)
+    view.watches[
+        0
+    ].status.sentence = "sharing with 12 peers, 6 of 10 groups foreign; 10 rounds behind the fastest of all"
     with view:
         pass
-    assert "of them all" in " ".join(said(screen).split())
+    assert "fastest of all" in " ".join(said(screen).split())
 
 
-def test_a_terminal_is_given_back_after_an_error() -> None:
-    screen = console(terminal=True)
-    view = View(screen, scripted_swarm((SUMS,), 1, config("model.name=scripted")), 3)
+def test_a_terminal_is_given_back_after_an_error(tmp_path: Path) -> None:
+    view = View(console(terminal=True), folders(tmp_path, 1), SETTINGS)
     with pytest.raises(KeyError), view:
         raise KeyError
     assert not view._live.is_started

@@ -3,7 +3,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from waggle.core.errors import ModelError
-from waggle.policy.adapter import attach, share_base
+from waggle.policy.adapter import attach
 from waggle.policy.load import load
 from waggle.policy.policy import Policy
 
@@ -32,34 +32,6 @@ def test_a_fresh_adapter_changes_nothing_and_a_trained_one_does(tiny: Policy) ->
 def test_the_seed_decides_how_an_adapter_starts() -> None:
     first, same, other = (load("tiny:0", lora_rank=4, seed=seed).content_digest() for seed in (1, 1, 2))
     assert first == same != other
-
-
-def test_policies_on_one_base_share_its_tensors_and_nothing_else(tiny: Policy) -> None:
-    first = load("tiny", lora_rank=4)
-    disturb(first, 0.02)
-    second = share_base(first, 7)
-    mine, theirs = dict(first.model.named_parameters()), dict(second.model.named_parameters())
-    assert mine.keys() == theirs.keys()
-    assert all((mine[name] is theirs[name]) != mine[name].requires_grad for name in mine)
-    assert torch.equal(scores(second), scores(tiny)), "the new adapter is untrained"
-    before = scores(first)
-    disturb(second, 0.05)
-    assert torch.equal(scores(first), before)
-    assert second.content_digest() != first.content_digest()
-
-
-def test_gradients_stay_with_their_policy() -> None:
-    first = load("tiny", lora_rank=4)
-    second = share_base(first, 7)
-    disturb(second, 0.01)
-    second.model(input_ids=IDS).logits.square().mean().backward()
-    assert all(tensor.grad is not None for _, tensor in second.parameters())
-    assert all(tensor.grad is None for tensor in first.model.parameters())
-
-
-def test_all_weights_cannot_be_shared(tiny: Policy) -> None:
-    with pytest.raises(ModelError, match="tiny trains all its weights, which two nodes cannot share; set lora_rank"):
-        share_base(tiny, 1)
 
 
 def test_a_model_without_fitting_layers_is_refused() -> None:

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from waggle.core.blob import DiskBlobs, blob_id
 from waggle.core.errors import RunError, TaskError
 from waggle.tasks import files
 from waggle.tasks.files import FileQuestions, family_from_file, parse
@@ -22,7 +23,8 @@ def test_a_file_becomes_a_family_addressed_by_its_content(tmp_path: Path) -> Non
     other = family_from_file(write(tmp_path, [*GOOD, json.dumps({"question": "x", "answer": 1})]), folder=tmp_path)
     assert first == again
     assert first.version != other.version
-    assert (tmp_path / "kept" / f"{first.version}.jsonl").exists()
+    assert bytes.fromhex(other.version) == blob_id((tmp_path / "mine.jsonl").read_bytes())
+    assert files.missing_files([first, other], tmp_path / "kept") == [bytes.fromhex(other.version)]
     assert (first.source, first.label) == ("file", "mine")
 
 
@@ -118,7 +120,7 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
         FileQuestions(None, made)
     with pytest.raises(TaskError, match="fetch it from a peer"):
         FileQuestions(tmp_path / "elsewhere", made)
-    (tmp_path / f"{made.version}.jsonl").write_text("changed")
+    DiskBlobs(tmp_path).path(bytes.fromhex(made.version)).write_text("changed")
     with pytest.raises(TaskError, match="is damaged"):
         FileQuestions(tmp_path, made)
 
@@ -129,6 +131,7 @@ def test_a_version_that_is_a_path_is_refused(tmp_path: Path) -> None:
     made = msgspec.structs.replace(family_from_file(write(tmp_path, GOOD), folder=tmp_path), version="../mine")
     with pytest.raises(TaskError, match="by a digest"):
         FileQuestions(tmp_path, made)
+    assert files.file_ids([made]) == []
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -5,18 +5,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from waggle.cli import app
 from waggle.cli.options import ConfigFile, KeyFile, Sets, key_file
 from waggle.core.config import Config, load, override_run
-from waggle.core.errors import ConfigError, IdentityError, RunError
+from waggle.core.errors import ConfigError, RunError
 from waggle.core.files import disk_errors
-
-if TYPE_CHECKING:
-    from waggle.core.types import Charter
 
 RUNS = Path("runs")
 Resume = Annotated[
@@ -81,23 +78,15 @@ def with_default_end(config: Config) -> Config:
     return override_run(config, ["run.minutes=19"])
 
 
-def _resume(path: Path, sets: list[str] | None, others: dict[str, object]) -> None:
-    """Continue a run, with other [run] settings where some are given.
+def _kept(others: dict[str, object]) -> None:
+    """Refuse options that a resumed run cannot follow.
 
     Raises:
-        ConfigError: an option that a resumed run cannot follow.
+        ConfigError: one was given.
     """
-    import asyncio
-
-    from rich.console import Console
-
-    from waggle.node import session
-
     for option, given in others.items():
         if given:
             raise ConfigError(f"--resume keeps what the run was started with; leave out {option}")
-    kept = session.resume(Console(markup=False, soft_wrap=True), path, lambda config: override_run(config, sets or []))
-    asyncio.run(session.run(kept))
 
 
 @app.command()
@@ -110,25 +99,28 @@ def swarm(
 ) -> None:
     """Let several nodes on this machine learn together.
 
-    Each node has its own model; what came of it is measured and shown at the end. A new run starts unless --resume
-    names one; with --resume only settings of [run] can be changed.
+    Each node is a process with a model of its own; what came of it is measured and shown at the end. A new run starts
+    unless --resume names one; with --resume only settings of [run] can be changed.
     """
-    import asyncio
-
     from rich.console import Console
 
-    from waggle.node import build, session
+    from waggle.node import build, joining, swarming
+    from waggle.node.runfolder import node_folders
 
-    if resume:
-        return _resume(resume, sets, {"--config": config_file, "--run": run})
     console = Console(markup=False, soft_wrap=True)
+    if resume:
+        _kept({"--config": config_file, "--run": run})
+        if node_folders(resume) == [resume]:
+            return joining.resume(console, resume, lambda config: override_run(config, sets or []), False, False)
+        swarming.resume(console, resume, lambda config: override_run(config, sets or []))
+        return swarming.run(console, resume)
     config = with_default_end(load(config_file, sets or []))
     with new_folder(run, "swarm") as path:
         keys = [build.local_key(config.run.seed, number) for number in range(nodes)]
         charter = build.found_charter(config, keys[0], "local swarm", path / build.FILES)
         console.print(f"run folder {path}", highlight=False)
-        begun = session.start(console, path, config, keys, charter)
-    asyncio.run(session.run(begun))
+        swarming.start(console, path, config, keys, charter)
+    swarming.run(console, path)
 
 
 @app.command()
@@ -139,47 +131,38 @@ def join(
     run: Folder = None,
     resume: Resume = None,
     key: KeyFile = None,
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", help="Join the local swarm in this run folder, on its network.", show_default=False),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show rounds.")] = False,
+    tied: Annotated[bool, typer.Option("--tied", help="End with the standard input, too.")] = False,
 ) -> None:
-    """Run one node, unattended. Alone, it trains alone and says so."""
-    import asyncio
+    """Run one node, unattended: it finds its peers again after every start, and asks nothing.
 
+    With --resume only settings of [run] and [net] can be changed. A running node's folder holds a ticket that leads
+    to it. Where no peer is reachable, the node trains alone, says so and keeps trying.
+    """
+    from waggle.net.namespace import enter_held
+
+    if into:
+        enter_held(into / "network")  # before any import that starts a thread
     from rich.console import Console
 
-    from waggle.core.keys import Key
-    from waggle.node import build, session
+    from waggle.node import joining
 
-    if resume:
-        return _resume(resume, sets, {"the ticket": ticket, "--config": config_file, "--run": run, "--key": key})
     console = Console(markup=False, soft_wrap=True)
+    if resume:
+        _kept({"the ticket": ticket, "--config": config_file, "--run": run, "--key": key})
+        return joining.resume(console, resume, lambda config: override_run(config, sets or []), quiet, tied)
+    if ticket and into:
+        raise ConfigError("--into names the swarm already; leave out the ticket")
     config = load(config_file, sets or [])
-    invited = None if ticket is None else _invited(ticket)
-    own = Key.load_or_create(key_file(key))
+    invitation = joining.invitation(ticket, into)
     with new_folder(run, "node") as path:
-        if invited:
-            _require_member(invited, own.id)
-            build.bring_file(config, invited, path / build.FILES)
-        charter = invited or build.found_charter(config, own, "swarm of one", path / build.FILES)
         console.print(f"run folder {path}", highlight=False)
-        console.print("no peers are reachable in this release: the node trains alone on its swarm's questions")
-        console.print("`waggle pool` carries experience from node to node by file")
-        begun = session.start(console, path, config, [own], charter)
-    asyncio.run(session.run(begun))
-
-
-def _invited(ticket: str) -> "Charter":
-    from waggle.swarm.charter import read_ticket
-
-    return read_ticket(ticket).charter
-
-
-def _require_member(charter: "Charter", peer: bytes) -> None:
-    from waggle.swarm.charter import is_member
-
-    if not is_member(charter, peer):
-        raise IdentityError(
-            f"the swarm {charter.name!r} is for members only and {peer.hex()} is not one; "
-            "send this id to its founder, or use another --key"
-        )
+        folder = joining.begin(console, path, config, key_file(key), invitation)
+    joining.play(console, folder, quiet, tied)
 
 
 @app.command("eval")

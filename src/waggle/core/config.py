@@ -114,6 +114,15 @@ class ShareConfig(Section):
     """Longest wait for a peer's answer."""
 
 
+class NetConfig(Section):
+    """How the node is reached, and what it may use of the line."""
+
+    listen: Annotated[tuple[str, ...], Field(strict=False, max_length=2)] = ()
+    """Where to listen, one address with a port a family; empty means everywhere, on a free port that is kept."""
+    relays: Annotated[tuple[str, ...], Field(strict=False, max_length=8)] = ()
+    """URLs of relays that lead to nodes which cannot be reached directly; none by default."""
+
+
 class EvalConfig(Section):
     """Own answers to held-out questions."""
 
@@ -154,6 +163,7 @@ class Config(Section):
     round: RoundConfig = RoundConfig()
     learn: LearnConfig = LearnConfig()
     share: ShareConfig = ShareConfig()
+    net: NetConfig = NetConfig()
     eval: EvalConfig = EvalConfig()
     run: RunConfig = RunConfig()
 
@@ -195,16 +205,16 @@ def load(file: Path | None = None, overrides: Sequence[str] = ()) -> Config:
 
 
 def override_run(config: Config, overrides: Sequence[str]) -> Config:
-    """Change settings of the [run] section, the only ones that an existing run can have changed.
+    """Change settings of [run] and [net], the only ones that an existing run can have changed.
 
     Raises:
         ConfigError: another section, an unknown field or a bad value.
     """
     values = config.model_dump()
     for override in overrides:
-        if not override.strip().startswith("run.") or override.strip().startswith("run.seed"):
+        if not override.strip().startswith(("run.", "net.")) or override.strip().startswith("run.seed"):
             raise ConfigError(
-                f"--set {override!r} cannot change an existing run; of those only [run] settings but the seed can"
+                f"--set {override!r} cannot change an existing run; only settings of [run], but the seed, and [net] can"
             )
         _apply(values, override)
     return _validated(values, None)

@@ -71,16 +71,54 @@ def cut_torn_line(file: Path) -> None:
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:
     """The records of a JSONL file, its rotated predecessor first; unfinished lines are passed over."""
     for part in (file.with_suffix(file.suffix + ".1"), file):
-        if not part.exists():
-            continue
-        with open(part, encoding="utf-8", errors="replace") as handle:
-            for line in handle:
-                try:
-                    record = json.loads(line)
-                except json.JSONDecodeError:
-                    continue
-                if isinstance(record, dict):
-                    yield record
+        yield from _records(part)
+
+
+def _records(part: Path) -> Iterator[dict[str, Any]]:
+    if not part.exists():
+        return
+    with open(part, "rb") as handle:
+        for line in handle:
+            if (record := _record(line)) is not None:
+                yield record
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+class Tail:
+    """What is added to a JSONL file while somebody writes it. Example: `tail = Tail(file); tail.new()`.
+
+    The rotated predecessor is read once, at first. Lines that were added to a file just before it was rotated may be
+    missed where nobody looked in between.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._place = 0
+        self._started = False
+
+    def new(self) -> list[dict[str, Any]]:
+        """The records of whole lines since the last call."""
+        found: list[dict[str, Any]] = []
+        if not self._started:
+            self._started = True
+            found += _records(self._file.with_suffix(self._file.suffix + ".1"))
+        if not self._file.exists():
+            return found
+        with open(self._file, "rb") as handle:
+            if handle.seek(0, 2) < self._place:
+                self._place = 0  # a new file
+            handle.seek(self._place)
+            data = handle.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._place += len(whole)
+        return found + [record for line in whole.splitlines() if (record := _record(line)) is not None]
 
 
 class EventLog:

@@ -291,7 +291,7 @@ class Family(Noun, frozen=True):
     """Questions of one kind: an environment, its configuration, and how to ask.
 
     `config` is canonical JSON; `source` is `reasoning-gym` or `file`; `version` is the generator's version
-    or the digest (hex) of the file; `working` names the style in which the shots show their working.
+    or the blob id (hex) of the file; `working` names the style in which the shots show their working.
     Example: `Family("chain_sum", "reasoning-gym", '{"max_terms":2}', "0.1.25", "reasoning-gym", 3, "", 8)`.
     """
 
@@ -344,10 +344,11 @@ class Charter(Noun, frozen=True):
 
 
 class Ticket(Noun, frozen=True):
-    """An invitation: the charter and addresses of peers that may be reached."""
+    """An invitation: the charter, addresses of peers that may be reached, and until when it is meant (0: for ever)."""
 
     charter: Charter
-    addresses: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
+    addresses: Annotated[tuple[Annotated[str, Meta(max_length=300)], ...], Meta(max_length=32)] = ()
+    expires_ms: Count = 0
 
 
 class Peer(Noun, frozen=True):

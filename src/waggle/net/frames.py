@@ -17,10 +17,13 @@ from waggle.net.wire import MAX_BODY_BYTES, MAX_FRAME_BYTES
 PROTOCOL = 1
 """The version of the overlay that is described here."""
 MAX_MESSAGE_BYTES = 1 << 20
+MAX_TOLD = 64
+"""Messages that a frame may name."""
 TOLD = 8
 """Records of others that a frame may carry."""
 
 Topic = Annotated[bytes, Meta(min_length=1, max_length=64)]
+Names = Annotated[tuple[Digest, ...], Meta(min_length=1, max_length=MAX_TOLD)]
 Versions = Annotated[tuple[Count, ...], Meta(min_length=1, max_length=16)]
 Records = Annotated[tuple[Record, ...], Meta(max_length=TOLD)]
 
@@ -54,15 +57,15 @@ class Push(Noun, frozen=True, tag="push"):
 
 
 class Have(Noun, frozen=True, tag="have"):
-    """A message of some size is here for who wants it. `id` is the digest of topic and data."""
+    """Messages of some size are here for who wants them, named by the digest of topic and data."""
 
-    id: Digest
+    ids: Names
 
 
 class Want(Noun, frozen=True, tag="want"):
-    """Send me this message."""
+    """Send me these messages."""
 
-    id: Digest
+    ids: Names
 
 
 class Known(Noun, frozen=True, tag="known"):

@@ -24,6 +24,7 @@ from waggle.net.transport import MAX_ADDRESS_CHARS
 from waggle.net.wire import MAX_FRAME_BYTES, MAX_REQUEST_BYTES, Link, OnLink, OnRequest, Reply
 
 ALPN = b"waggle/1"
+ANYWHERE = ("0.0.0.0:0", "[::]:0")
 _FRAMES, _REQUEST = b"F", b"R"
 _LENGTH_BYTES = 4
 _READ_BYTES = 1 << 18
@@ -84,11 +85,14 @@ class IrohWire:
 
     Args:
         bind: where to listen, addresses with ports, one a family; port 0 takes a free one.
+        spare: where to listen if that is taken; nowhere by default.
         relays: URLs of relays for nodes that cannot be reached; none by default.
     """
 
-    def __init__(self, key: Key, bind: Sequence[str] = ("0.0.0.0:0", "[::]:0"), relays: Sequence[str] = ()) -> None:
-        self._key, self._bind, self._relays = key, tuple(bind), list(relays)
+    def __init__(
+        self, key: Key, bind: Sequence[str] = ANYWHERE, spare: Sequence[str] = (), relays: Sequence[str] = ()
+    ) -> None:
+        self._key, self._bind, self._spare, self._relays = key, tuple(bind), tuple(spare), list(relays)
         self._endpoint: Any = None
         self._tasks = Tasks()
         self._knocking = 0
@@ -100,16 +104,24 @@ class IrohWire:
         iroh = _iroh()
         self._on_link, self._on_request = on_link, on_request
         try:
-            mode = iroh.RelayMode.custom_from_urls(self._relays) if self._relays else iroh.RelayMode.disabled()
-            options = iroh.EndpointOptions(
-                preset=_preset(self._bind), secret_key=self._key.secret(), alpns=[ALPN], relay_mode=mode
-            )
-            self._endpoint = await iroh.Endpoint.bind(options)
+            self._endpoint = await self._bound(self._bind)
         except iroh.IrohError as error:
-            where = " and ".join(self._bind)
-            raise NetworkError(f"cannot listen on {where}: {_said(error)}; choose another address or port") from error
+            if not self._spare:
+                where = " and ".join(self._bind)
+                raise NetworkError(
+                    f"cannot listen on {where}: {_said(error)}; choose another address or port"
+                ) from error
+            self._endpoint = await self._bound(self._spare)
         self._tasks.begin(self._accept())
         return self._address()
+
+    async def _bound(self, bind: Sequence[str]) -> Any:
+        iroh = _iroh()
+        mode = iroh.RelayMode.custom_from_urls(self._relays) if self._relays else iroh.RelayMode.disabled()
+        options = iroh.EndpointOptions(
+            preset=_preset(bind), secret_key=self._key.secret(), alpns=[ALPN], relay_mode=mode
+        )
+        return await iroh.Endpoint.bind(options)
 
     def _address(self) -> str:
         """Where peers can reach this node: what was bound, or the machine's own addresses where that is all of them."""
@@ -207,7 +219,8 @@ class IrohLink:
         self.peer, self.dialled = bytes(connection.remote_id().to_bytes()), dialled
         self._connection = connection
         self.received_bytes = 0
-        self._stream: Any = None
+        self._sender: Any = None
+        self._receiver: Any = None
         self._begun = not dialled
         self._ready = asyncio.Event()
         self._buffer = bytearray()
@@ -216,12 +229,12 @@ class IrohLink:
 
     def frames_go(self, stream: Any) -> None:
         """Frames are written to and read from this stream, which this end opened."""
-        self._stream = stream
+        self._sender, self._receiver = stream.send(), stream.recv()
         self._ready.set()
 
     def take_frames(self, stream: Any) -> None:
         """Likewise, of a stream that the other end opened; the first of its kind counts."""
-        if self._stream is None:
+        if self._sender is None:
             self.frames_go(stream)
 
     async def next_stream(self) -> Any:
@@ -245,23 +258,22 @@ class IrohLink:
             data = b"".join(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame for frame in frames)
             if not self._begun:
                 data, self._begun = _FRAMES + data, True
-            stream = await self._frame_stream()
+            await self._frame_stream()
             try:
-                await stream.send().write_all(data)
+                await self._sender.write_all(data)
             except _iroh().IrohError as error:
                 raise NetworkError(self._why(error)) from error
 
-    async def _frame_stream(self) -> Any:
+    async def _frame_stream(self) -> None:
         await self._ready.wait()
-        if self._stream is None:
+        if self._sender is None:
             raise NetworkError(self._why(None))
-        return self._stream
 
     async def receive(self) -> bytes:
-        stream = await self._frame_stream()
+        await self._frame_stream()
         while not self._frames:
             try:
-                data = await stream.recv().read(_READ_BYTES)
+                data = await self._receiver.read(_READ_BYTES)
             except _iroh().IrohError as error:
                 raise NetworkError(self._why(error)) from error
             if not data:

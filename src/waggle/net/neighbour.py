@@ -20,6 +20,7 @@ FRAMES_PER_S, FRAMES_AT_ONCE = 200.0, 2000.0
 TELLINGS_PER_S, TELLINGS_AT_ONCE = 0.1, 8.0
 """How often a neighbour may tell of others; each record costs a signature check."""
 NEW_S = 5.0
+FLOWING_BYTES = 512
 _MAX_GIVEN = 4096
 
 
@@ -55,6 +56,8 @@ class Neighbour:
         self._frames = Allowance(FRAMES_PER_S, FRAMES_AT_ONCE, clock)
         self.tellings = Allowance(TELLINGS_PER_S, TELLINGS_AT_ONCE, clock)
         self._received_bytes = 0
+        self.is_flowing = False
+        """Whether more than small talk came before the last look."""
         self._given: Counter[bytes] = Counter()
         self._closed = False
 
@@ -79,8 +82,10 @@ class Neighbour:
 
     def look(self, now_s: float) -> None:
         """Note whether any byte came, be it of a frame that is still under way."""
-        if self.link.received_bytes != self._received_bytes:
-            self._received_bytes = self.link.received_bytes
+        came_bytes = self.link.received_bytes - self._received_bytes
+        self._received_bytes = self.link.received_bytes
+        self.is_flowing = came_bytes >= FLOWING_BYTES
+        if came_bytes:
             self.heard_s = now_s
 
     def may_have(self, name: bytes) -> bool:

@@ -27,7 +27,7 @@ from waggle.net.deadline import deadline
 from waggle.net.frames import TOLD, Bye, Have, Hello, Known, Ping, Push, Said, Want, Welcome
 from waggle.net.neighbour import Neighbour
 from waggle.net.requests import DIAL_S, Requests
-from waggle.net.spread import Spread
+from waggle.net.spread import Sends, Spread
 from waggle.net.tasks import Tasks
 from waggle.net.terms import Terms, keeps
 from waggle.net.transport import (
@@ -66,7 +66,7 @@ class OverlayTransport:
         self._terms, self._least, self._most = terms, terms.least, terms.most
         self._rng = rng_for(seed_for("overlay", key.id, int(clock.now_s() * 1000)))
         self._neighbours: dict[bytes, Neighbour] = {}
-        self._spread = Spread(clock, self.counts)
+        self._spread = Spread(clock, self.counts, self._rng)
         self._tasks = Tasks()
         self._requests = Requests(wire, clock, book, self.counts, self._link_of, terms.admits, self._tasks)
         self._meetings: dict[bytes, asyncio.Task[str]] = {}
@@ -123,13 +123,15 @@ class OverlayTransport:
         self._need_online()
         check_size(self, data)
         receivers = some_of(self.peers(), fanout, self._rng)
-        self._post_all(receivers, self._spread.publish(topic, data, to_all=not fanout))
+        self._post_all(self._spread.publish(topic, data, receivers, to_all=not fanout))
         return len(receivers)
 
-    def _post_all(self, receivers: Sequence[bytes], said: Push | Have) -> None:
-        data = frames.write(said)
-        for peer in receivers:
-            self._post(peer, data, len(said.data) if isinstance(said, Push) else 0)
+    def _post_all(self, sends: Sends) -> None:
+        said, data = None, b""
+        for peer, what in sends:
+            if what is not said:
+                said, data = what, frames.write(what)
+            self._post(peer, data, len(what.data) if isinstance(what, Push) else 0)
 
     def _post(self, peer: bytes, data: bytes, message_bytes: int = 0) -> None:
         neighbour = self._neighbours.get(peer)
@@ -259,8 +261,7 @@ class OverlayTransport:
         self._neighbours[link.peer] = neighbour
         self._tasks.begin(self._listen(neighbour))
         self._tasks.begin(neighbour.write())
-        for said in self._spread.offers():
-            neighbour.post(frames.write(said))
+        self._post_all(self._spread.offers(link.peer))
 
     async def _listen(self, neighbour: Neighbour) -> None:
         try:
@@ -281,16 +282,12 @@ class OverlayTransport:
             if neighbour.tellings.take():
                 self._learn(said.records)
         elif isinstance(said, Want):
-            found = self._spread.asked(said.id)
-            if found and neighbour.may_have(said.id):
-                self._post(peer, frames.write(found), len(found.data))
+            self._post_all(self._spread.asked(peer, [name for name in said.ids if neighbour.may_have(name)]))
         elif isinstance(said, Have):
-            if self._spread.hear(peer, said.id):
-                self._post(peer, frames.write(Want(said.id)))
+            self._post_all(self._spread.hear(peer, said.ids))
         elif isinstance(said, Push):
             count_traffic(self.counts, "received", len(said.data))
-            if onward := self._spread.receive(peer, said):
-                self._post_all([other for other in self.peers() if other != peer], onward)
+            self._post_all(self._spread.receive(peer, said, self.peers()))
         elif not isinstance(said, Ping):
             raise NetworkError("a frame that has no place here")
 
@@ -329,8 +326,8 @@ class OverlayTransport:
                     self._forget(neighbour, "silent")
                 elif now_s - neighbour.posted_s > PING_S:
                     neighbour.post(frames.write(Ping()), first=True)
-            for peer, wanted in self._spread.overdue(self._neighbours):
-                self._post(peer, frames.write(Want(wanted)))
+            flowing = [peer for peer, neighbour in self._neighbours.items() if neighbour.is_flowing]
+            self._post_all(self._spread.look(self.peers(), flowing))
             if now_s - self._gossiped_s > GOSSIP_S:
                 self._gossip(now_s)
             self._fill()

@@ -1,127 +1,203 @@
 """How a message spreads: read once, ruled on before it is kept or passed on, and carried about once by every uplink.
 
-Up to `EAGER_BYTES` a message is pushed; of a larger one neighbours are told its digest, and who lacks it asks one of
-those who told, then the next where nothing came within `WANT_S`. Large messages are kept for a while for who asks and,
-where they are everybody's to read, offered to new neighbours: so late joiners and islands that meet find what is fresh.
-Everything is bounded and forgets its oldest.
+Up to `EAGER_BYTES` a message is pushed. Of a larger one a few neighbours are told its digest at once and the others a
+moment later, unless they have told of it themselves by then; who lacks it asks one of those who told, for a few
+messages at a time, and turns to the next where one sends neither it nor anything else. Large messages are kept for a
+while for who asks and, where they are everybody's to read, offered to new neighbours, the newest first: so late joiners
+and islands that meet find what is fresh. Everything is bounded and forgets its oldest.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from waggle.core.clock import Clock
 from waggle.core.errors import NetworkError
-from waggle.net.frames import Have, Push
-from waggle.net.transport import QUEUE, Delivery, Ruling, Subscription, Validate, message_id, remember
+from waggle.net.frames import MAX_TOLD, Have, Push, Said, Want
+from waggle.net.transport import QUEUE, Delivery, Ruling, Subscription, Validate, message_id, remember, some_of
 
 EAGER_BYTES = 1024
-WANT_S = 1.5
+AT_ONCE = 3
+"""Neighbours who are told of a large message at once."""
+WINDOW = 8
+"""Messages that one neighbour is asked for at a time."""
+WANT_S, LATE_S = 4.0, 60.0
+"""How long a neighbour may take over a message while nothing comes from it, and at most."""
 KEPT_S, KEPT_BYTES = 120.0, 32 << 20
 REMEMBERED = 8192
 _MAX_WANTED, _MAX_SOURCES, _MAX_TRIES = 1024, 16, 12
 
+Sends = Iterator[tuple[bytes, Said]]
+"""What to send to whom."""
+
 
 @dataclass
 class _Wanted:
-    asked_s: float
     sources: dict[bytes, None]
-    """Who has it, in the order in which they are asked; the first was asked last."""
-    tries: int = 1
+    """Who has it, in the order in which they are asked."""
+    asked: bytes | None = None
+    asked_s: float = 0.0
+    tries: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Kept:
     push: Push
     until_s: float
     offered: bool
+    aware: set[bytes] = field(default_factory=set)
+    """Neighbours who have it or were told of it."""
 
 
 class Spread:
     """What one node knows of messages. Its methods say what to send; sending is the caller's."""
 
-    def __init__(self, clock: Clock, counts: Counter[str]) -> None:
-        self._clock, self._counts = clock, counts
+    def __init__(self, clock: Clock, counts: Counter[str], rng: np.random.Generator) -> None:
+        self._clock, self._counts, self._rng = clock, counts, rng
         self._topics: dict[bytes, Subscription] = {}
         self._known: OrderedDict[bytes, None] = OrderedDict()
         self._refused: OrderedDict[bytes, None] = OrderedDict()
         """Apart from what is known, so that junk cannot make it forgotten."""
         self._wanted: OrderedDict[bytes, _Wanted] = OrderedDict()
+        self._asked: Counter[bytes] = Counter()
+        """Messages that each neighbour is being asked for."""
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._kept_bytes = 0
+        self._later: dict[bytes, None] = {}
+        """Messages of which the other neighbours are told with the next look."""
 
     def subscribe(self, topic: bytes, validate: Validate) -> Subscription:
         """Messages of a topic from now on."""
         self._topics[topic] = Subscription(validate, QUEUE)
         return self._topics[topic]
 
-    def publish(self, topic: bytes, data: bytes, to_all: bool) -> Push | Have:
-        """What to send of a message of mine."""
+    def publish(self, topic: bytes, data: bytes, receivers: Sequence[bytes], to_all: bool) -> Sends:
+        """A message of mine."""
         push = Push(topic, data)
         remember(self._known, message_id(topic, data), REMEMBERED)
-        return self._onward(push, to_all)
+        yield from self._onward(push, receivers, to_all)
 
-    def receive(self, sender: bytes, push: Push) -> Push | Have | None:
-        """Take in a message: what to pass on of it, if anything.
+    def receive(self, sender: bytes, push: Push, neighbours: Sequence[bytes]) -> Sends:
+        """Take in a message: pass it on if that is due, and ask the sender for what else it has.
 
         Raises:
             NetworkError: the neighbour sends what nobody asked for.
         """
         name = message_id(push.topic, push.data)
-        wanted = self._wanted.pop(name, None)
+        wanted = self._drop(name)
         if len(push.data) > EAGER_BYTES and wanted is None and name not in self._known:
             raise NetworkError("a large message that nobody asked for")
+        if name not in self._known and name not in self._refused and self._rule(sender, name, push):
+            yield from self._onward(push, [peer for peer in neighbours if peer != sender], True, wanted)
+        if wanted and (more := self._next_of(sender)):
+            yield sender, Want(more)
+
+    def _rule(self, sender: bytes, name: bytes, push: Push) -> bool:
+        """Hand a new message to who reads its topic; whether it is to be passed on."""
         subscription = self._topics.get(push.topic)
-        if name in self._known or name in self._refused:
-            return None
         ruling = subscription.validate(sender, push.data) if subscription else Ruling.REJECT
         if ruling is Ruling.REJECT:
             self._counts["rejected" if subscription else "unheard"] += 1
             remember(self._refused, name, REMEMBERED)
-            return None
+            return False
         assert subscription is not None
         remember(self._known, name, REMEMBERED)
         if not subscription.put(Delivery(sender, push.data)):
             self._counts["dropped"] += 1
-        return self._onward(push, True) if ruling is Ruling.FORWARD else None
+        return ruling is Ruling.FORWARD
 
-    def hear(self, sender: bytes, name: bytes) -> bool:
-        """Somebody has a message: whether to ask him for it now."""
-        if name in self._known or name in self._refused:
-            return False
-        if name in self._wanted:
-            if len(self._wanted[name].sources) < _MAX_SOURCES:
-                self._wanted[name].sources.setdefault(sender)
-            return False
-        self._wanted[name] = _Wanted(self._clock.now_s(), {sender: None})
-        if len(self._wanted) > _MAX_WANTED:
-            self._wanted.popitem(last=False)
-        return True
-
-    def overdue(self, neighbours: Container[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """Who to ask next for what did not come, and for which message."""
-        now_s = self._clock.now_s()
-        for name, wanted in list(self._wanted.items()):
-            if now_s - wanted.asked_s < WANT_S:
+    def hear(self, sender: bytes, names: Sequence[bytes]) -> Sends:
+        """Somebody has messages: ask him for what I lack, a few at a time."""
+        for name in names:
+            if name in self._kept:
+                self._kept[name].aware.add(sender)
+            if name in self._known or name in self._refused:
                 continue
+            wanted = self._wanted.setdefault(name, _Wanted({}))
+            if len(wanted.sources) < _MAX_SOURCES:
+                wanted.sources.setdefault(sender)
+            if len(self._wanted) > _MAX_WANTED:
+                self._drop(next(iter(self._wanted)))
+        if asked := self._next_of(sender):
+            yield sender, Want(asked)
+
+    def _next_of(self, peer: bytes) -> tuple[bytes, ...]:
+        """Messages to ask a neighbour for now, as many as it may be asked for."""
+        room = WINDOW - self._asked[peer]
+        if room <= 0:
+            return ()
+        names = [name for name, w in self._wanted.items() if w.asked is None and peer in w.sources][:room]
+        for name in names:
+            self._ask(self._wanted[name], peer)
+        return tuple(names)
+
+    def _ask(self, wanted: _Wanted, peer: bytes) -> None:
+        wanted.asked, wanted.asked_s, wanted.tries = peer, self._clock.now_s(), wanted.tries + 1
+        self._asked[peer] += 1
+
+    def _drop(self, name: bytes) -> _Wanted | None:
+        wanted = self._wanted.pop(name, None)
+        if wanted:
+            self._let_off(wanted)
+        return wanted
+
+    def _let_off(self, wanted: _Wanted) -> None:
+        """Do not wait for the one who was asked any more; he is asked last if there are others."""
+        if wanted.asked is None:
+            return
+        self._asked[wanted.asked] -= 1
+        if not self._asked[wanted.asked]:
+            del self._asked[wanted.asked]
+        if wanted.asked in wanted.sources:
+            del wanted.sources[wanted.asked]
+            wanted.sources[wanted.asked] = None
+        wanted.asked = None
+
+    def look(self, neighbours: Collection[bytes], flowing: Collection[bytes]) -> Sends:
+        """What is due: others to ask for what did not come, and neighbours to tell of messages.
+
+        Args:
+            flowing: those of the neighbours from whom something came since the last look.
+        """
+        now_s = self._clock.now_s()
+        asked: dict[bytes, list[bytes]] = {}
+        for name, wanted in list(self._wanted.items()):
+            waits_s = now_s - wanted.asked_s
+            if wanted.asked in neighbours and (waits_s < WANT_S or (wanted.asked in flowing and waits_s < LATE_S)):
+                continue
+            self._let_off(wanted)
             here = [peer for peer in wanted.sources if peer in neighbours]
             if not here or wanted.tries >= _MAX_TRIES:
-                del self._wanted[name]
-                continue
-            here.append(here.pop(0))
-            wanted.asked_s, wanted.sources, wanted.tries = now_s, dict.fromkeys(here), wanted.tries + 1
-            yield here[0], name
+                self._drop(name)
+            elif free := next((peer for peer in here if self._asked[peer] < WINDOW), None):
+                self._ask(wanted, free)
+                asked.setdefault(free, []).append(name)
+        yield from ((peer, Want(tuple(names))) for peer, names in asked.items())
+        yield from self._tell(neighbours)
 
-    def asked(self, name: bytes) -> Push | None:
-        """A message that a neighbour wants, if it is still here."""
+    def _tell(self, neighbours: Collection[bytes]) -> Sends:
+        names = [name for name in self._later if name in self._kept]
+        self._later.clear()
+        for peer in neighbours:
+            untold = [name for name in names if peer not in self._kept[name].aware]
+            for name in untold:
+                self._kept[name].aware.add(peer)
+            yield from ((peer, have) for have in _told(untold))
+
+    def asked(self, peer: bytes, names: Sequence[bytes]) -> Sends:
+        """Messages that a neighbour wants, as far as they are still here."""
         self._expire()
-        kept = self._kept.get(name)
-        return kept.push if kept else None
+        yield from ((peer, self._kept[name].push) for name in names if name in self._kept)
 
-    def offers(self) -> list[Have]:
+    def offers(self, peer: bytes) -> Sends:
         """What a new neighbour is told of."""
         self._expire()
-        return [Have(name) for name, kept in self._kept.items() if kept.offered]
+        names = [name for name, kept in reversed(self._kept.items()) if kept.offered]
+        for name in names:
+            self._kept[name].aware.add(peer)
+        yield from ((peer, have) for have in _told(names))
 
     def close(self) -> None:
         """End all subscriptions."""
@@ -129,16 +205,23 @@ class Spread:
             subscription.close()
         self._topics.clear()
 
-    def _onward(self, push: Push, offered: bool) -> Push | Have:
+    def _onward(self, push: Push, receivers: Sequence[bytes], offered: bool, wanted: _Wanted | None = None) -> Sends:
         if len(push.data) <= EAGER_BYTES:
-            return push
+            yield from ((peer, push) for peer in receivers)
+            return
         name = message_id(push.topic, push.data)
         if known := self._kept.pop(name, None):
             self._kept_bytes -= len(known.push.data)
-        self._kept[name] = _Kept(push, self._clock.now_s() + KEPT_S, offered)
+        kept = self._kept[name] = _Kept(push, self._clock.now_s() + KEPT_S, offered)
         self._kept_bytes += len(push.data)
+        kept.aware.update(wanted.sources if wanted else ())
+        untold = [peer for peer in receivers if peer not in kept.aware]
+        first = some_of(untold, AT_ONCE if offered else 0, self._rng)
+        kept.aware.update(first)
+        if len(first) < len(untold):
+            self._later[name] = None
         self._expire()
-        return Have(name)
+        yield from ((peer, Have((name,))) for peer in first)
 
     def _expire(self) -> None:
         now_s = self._clock.now_s()
@@ -148,3 +231,8 @@ class Spread:
                 break
             self._kept.popitem(last=False)
             self._kept_bytes -= len(kept.push.data)
+
+
+def _told(names: Sequence[bytes]) -> Iterator[Have]:
+    for first in range(0, len(names), MAX_TOLD):
+        yield Have(tuple(names[first : first + MAX_TOLD]))

@@ -63,7 +63,7 @@ class Subscription:
     def __init__(self, validate: Validate, size: int = QUEUE) -> None:
         self.validate = validate
         self.num_dropped = 0
-        self._queue: deque[Delivery] = deque()
+        self._queue: deque[Delivery] = deque(maxlen=size)
         self._size = size
         self._arrived = asyncio.Event()
         self._closed = False
@@ -74,16 +74,16 @@ class Subscription:
             return True
         room = len(self._queue) < self._size
         if not room:
-            self._queue.popleft()
             self.num_dropped += 1
-        self._queue.append(delivery)
+        self._queue.append(delivery)  # a full one loses its oldest by this
         self._arrived.set()
         return room
 
     def drain(self) -> list[Delivery]:
-        """Everything that has arrived, without waiting."""
-        waiting = list(self._queue)
-        self._queue.clear()
+        """Everything that has arrived, without waiting. May be called from any thread."""
+        waiting = []
+        while self._queue:  # piece by piece: the network's thread may be adding to it
+            waiting.append(self._queue.popleft())
         return waiting
 
     def __aiter__(self) -> "Subscription":

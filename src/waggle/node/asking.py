@@ -35,7 +35,6 @@ def evaluate_command(console: Console, model: str, config: Config, json_file: Pa
     Raises:
         WaggleError: a model, run or setting that cannot be used.
     """
-    build.set_threads(config)
     scores = _of_run(console, Path(model)) if (Path(model) / "run.json").exists() else _of_model(console, model, config)
     if json_file:
         write_atomic(json_file, json_line({name: figures(score) for name, score in scores.items()}).encode())
@@ -75,6 +74,7 @@ def _of_run(console: Console, path: Path) -> dict[str, Score]:
 
 def ask_model(model: str, charter: Charter, config: Config, files: Path) -> Score:
     """A model's own answers to the report questions of a charter."""
+    build.set_threads(config)
     policy = load(model, device=config.model.device, precision=config.model.precision, seed=config.run.seed)
     taskset = Taskset(charter, files)
     count, families = config.eval.report, config.tasks.families

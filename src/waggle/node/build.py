@@ -6,35 +6,32 @@ they never leave this machine. A node that joins others has a key of its own.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from waggle import __version__
+from waggle.core.blob import DiskBlobs
 from waggle.core.clock import Clock
 from waggle.core.config import Config
 from waggle.core.errors import ModelError, TaskError
 from waggle.core.events import EventLog
-from waggle.core.files import disk_errors, write_atomic
 from waggle.core.keys import Key
 from waggle.core.types import Charter, Family
-from waggle.net.memory import MemoryNetwork
+from waggle.net.blobs import serve_blobs
+from waggle.net.transport import Transport
 from waggle.node.archive import DiskArchive
-from waggle.node.blobs import serve_files
 from waggle.node.evaluate import Grades
 from waggle.node.learner import ModelLearner
 from waggle.node.node import Node
-from waggle.node.runfolder import FORMAT, RunFolder
-from waggle.policy.adapter import share_base
+from waggle.node.runfolder import RunFolder
 from waggle.policy.load import load
 from waggle.policy.logprobs import choose_packing
 from waggle.policy.memory import KV_BYTES, MemoryPlan, plan
 from waggle.policy.policy import Policy
 from waggle.swarm.charter import new_charter
 from waggle.tasks.families import named_set, usable
-from waggle.tasks.files import family_from_file
+from waggle.tasks.files import family_from_file, file_ids
 from waggle.tasks.taskset import Taskset, require_distinct
 from waggle.tasks.verdicts import is_builtin
 
@@ -119,7 +116,7 @@ def set_threads(config: Config) -> int:
 
 
 def plan_memory(config: Config, num: int, keep: bool = False) -> MemoryPlan:
-    """What `num` nodes may use, made smaller where it does not fit.
+    """What `num` nodes, a process each, may use, made smaller where it does not fit.
 
     Args:
         keep: whether the run exists and must go on with the parameters it trains.
@@ -133,6 +130,7 @@ def plan_memory(config: Config, num: int, keep: bool = False) -> MemoryPlan:
         lora_rank=model.lora_rank,
         token_budget=config.learn.token_budget,
         nodes=num,
+        processes=num,
         memory_gb=model.memory_gb,
         device=model.device,
         precision=model.precision,
@@ -150,18 +148,13 @@ def fitted(config: Config, made: MemoryPlan) -> Config:
     return config.model_copy(update={"model": model, "learn": learn})
 
 
-def load_policies(config: Config, num: int, kv_bytes: int = KV_BYTES) -> list[Policy]:
-    """One policy a node: own weights each, or own adapters on one base. `kv_bytes` bounds each sampler's cache."""
+def load_policy(config: Config, kv_bytes: int = KV_BYTES) -> Policy:
+    """The node's model. `kv_bytes` bounds its sampler's cache."""
     model = config.model
     options = {"device": model.device, "precision": model.precision, "seed": config.run.seed}
-    first = load(model.name, lora_rank=model.lora_rank, **options)  # type: ignore[arg-type]
-    first.kv_bytes = kv_bytes
-    if first.lora:
-        return [first, *(share_base(first, config.run.seed + number) for number in range(1, num))]
-    others = [load(model.name, **options) for _ in range(1, num)]  # type: ignore[arg-type]
-    for other in others:
-        other.kv_bytes = kv_bytes
-    return [first, *others]
+    policy = load(model.name, lora_rank=model.lora_rank, **options)  # type: ignore[arg-type]
+    policy.kv_bytes = kv_bytes
+    return policy
 
 
 @dataclass
@@ -173,32 +166,23 @@ class Parts:
     files: Path
     grader: Grades
     clock: Clock
-    network: MemoryNetwork
     activation_bytes: int = 0
     """What a trainer may keep of activations; 0 leaves it to the trainer."""
 
 
-def make_node(parts: Parts, folder: RunFolder, key: Key, policy: Policy) -> tuple[Node, DiskArchive]:
+def make_node(
+    parts: Parts, folder: RunFolder, key: Key, policy: Policy, transport: Transport
+) -> tuple[Node, DiskArchive]:
     """A node with its parts, and the archive it will begin or resume."""
     run = parts.config.run
     events = EventLog(folder.events_file, parts.clock, int(run.events_mb * 1e6))
     learner = ModelLearner(policy, parts.config, choose_packing(policy), parts.activation_bytes)
     taskset = Taskset(parts.charter, parts.files)
-    transport = parts.network.attach(key.id)
     if parts.config.tasks.share_file:
-        shared = {bytes.fromhex(family.version) for family in parts.charter.families if family.source == "file"}
-        serve_files(transport, parts.files, shared)
+        serve_blobs(transport, DiskBlobs(parts.files), file_ids(parts.charter.families))
     node = Node(key, taskset, parts.config, learner, parts.grader, transport, parts.clock, events)
     archive = DiskArchive(folder, run.keep_checkpoints, int(run.events_mb * 1e6), int(run.experience_mb * 1e6))
     return node, archive
-
-
-def describe_swarm(path: Path, num: int) -> None:
-    """Write the description of a swarm folder."""
-    with disk_errors(path):
-        path.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"format": FORMAT, "kind": "swarm", "release": __version__, "nodes": num})
-    write_atomic(path / "run.json", text.encode())
 
 
 def labels(charter: Charter, short: bool = True) -> Sequence[str]:

@@ -4,12 +4,13 @@ A round is announced as one signed list of digests to a bounded sample of neighb
 nobody; experience itself moves only when asked for, several groups in one batch, without what the list has said
 already: the receiver rebuilds and checks the rest. A neighbour that is new to me
 is asked once for what it offered recently, so a late joiner, a node that slept and two islands that meet
-all find what is fresh. Every wait has a deadline and all peers are waited for at once, so that those who fail cost one
+all find what is fresh. What peers ask is answered on the transport's thread, which need not be that of the rounds.
+Every wait has a deadline and all peers are waited for at once, so that those who fail cost one
 wait together; who failed is left alone for a while, twice as long each time, and is new to me afterwards.
 """
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -57,8 +58,8 @@ class Exchange:
         self._failures: Counter[bytes] = Counter()
         self._rests_until: dict[bytes, int] = {}
         self._looks = 0
-        self.refused: Counter[str] = Counter()
-        """What was refused here and not yet taken into a round's record, by reason."""
+        self._refused: deque[str] = deque(maxlen=1 << 16)
+        """Reasons, in a queue that two threads may use."""
         transport.serve(PULL, self._serve_pull)
         transport.serve(RECENT, self._serve_recent)
         self._inbox = transport.subscribe(charter, self._ruling)
@@ -67,18 +68,27 @@ class Exchange:
         self._told[sender] += 1
         if len(data) <= MAX_ANNOUNCEMENT_BYTES and self._told[sender] <= MAX_TOLD:
             return Ruling.DELIVER
-        self.refused["too-large" if len(data) > MAX_ANNOUNCEMENT_BYTES else "too-many"] += 1
+        self._refused.append("too-large" if len(data) > MAX_ANNOUNCEMENT_BYTES else "too-many")
         return Ruling.REJECT
 
-    async def start(self, bootstrap: Sequence[Peer]) -> None:
+    @property
+    def refused(self) -> Counter[str]:
+        """What was refused here and not yet taken into a round's record, by reason."""
+        return Counter(tuple(self._refused))
+
+    def take_refused(self) -> Counter[str]:
+        """The same, which is then taken."""
+        return Counter(self._refused.popleft() for _ in range(len(self._refused)))
+
+    async def start(self, bootstrap: Sequence[Peer]) -> Peer:
         """Go online. Nobody reachable is not an error: the node trains alone and keeps trying."""
-        await self.transport.start()
-        if not bootstrap:
-            return
-        try:
-            await self.transport.join(bootstrap)
-        except NetworkError as error:
-            self._events.emit("alone", why=str(error))
+        me = await self.transport.start()
+        if bootstrap:
+            try:
+                await self.transport.join(bootstrap)
+            except NetworkError as error:
+                self._events.emit("alone", why=str(error))
+        return me
 
     def remember(self, number: int, experiences: Sequence[Experience]) -> None:
         """Keep a round on offer; the oldest goes when there are too many."""
@@ -169,15 +179,15 @@ class Exchange:
             return []
 
     def _refuse(self, peer: bytes, reason: str, detail: str) -> None:
-        self.refused[reason] += 1
+        self._refused.append(reason)
         self._events.emit("refused", peer=peer_name(peer), reason=str(reason), detail=detail)
 
     async def _serve_pull(self, caller: bytes, body: bytes) -> bytes:
         wanted = decode(Pull, body, max_bytes=64 * MAX_IDS)
         if wanted.charter != self._charter:
             return pack_batch((), MAX_BATCH_BYTES)
-        held = [(number, self._offered[i]) for number, i in enumerate(wanted.ids) if i in self._offered]
-        return pack_batch((encode(answers_of(number, body)) for number, body in held), MAX_BATCH_BYTES)
+        held = [(number, self._offered.get(i)) for number, i in enumerate(wanted.ids)]
+        return pack_batch((encode(answers_of(number, body)) for number, body in held if body), MAX_BATCH_BYTES)
 
     async def _serve_recent(self, caller: bytes, body: bytes) -> bytes:
         rounds = list(self.window.values())[-MAX_IDS:] if body == self._charter else ()

@@ -91,9 +91,9 @@ class Node:
         self.on_change: Callable[[], None] = lambda: None
         """Called when there is something new to show."""
 
-    async def start(self, bootstrap: Sequence[Peer] = ()) -> None:
-        """Go online and, where peers are known, meet them."""
-        await self.exchange.start(bootstrap)
+    async def start(self, bootstrap: Sequence[Peer] = ()) -> Peer:
+        """Go online and, where peers are known, meet them. Returns where this node can be reached."""
+        return await self.exchange.start(bootstrap)
 
     def begin(self, archive: DiskArchive) -> None:
         """A new run, kept in this archive."""

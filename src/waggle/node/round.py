@@ -163,8 +163,7 @@ async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
             screened.append(result)
             arrived.marks.append(result.mark)
     admit(node, arrived, screened)
-    arrived.refused.update(node.exchange.refused)
-    node.exchange.refused.clear()
+    arrived.refused.update(node.exchange.take_refused())
     return arrived
 
 
@@ -280,7 +279,13 @@ def record(node: Node, state: State, report: Report, batch: bytes, sealed: Seque
     node.archive.show([(group, fates.get(i, "")) for i, group in groups.items()])
     if report.score and state.best_round == state.round:
         node.archive.export(state.round, node.learner)
-    node.events.emit("round", round=state.round, seconds=round(report.seconds, 3), **_traffic(node))
+    node.events.emit(
+        "round",
+        round=state.round,
+        seconds=round(report.seconds, 3),
+        trained_s=round(state.trained_s, 3),
+        **_traffic(node),
+    )
     node.checkpoint_if_due()
     node.on_change()
 

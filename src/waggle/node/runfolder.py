@@ -11,6 +11,10 @@ RUN/
   journal/         round_NNNNNN.log: rounds since that checkpoint
   model/           the best weights by the steering questions; transformers loads it
   inbox/           experience that came by file, until a round has taken it; absent before the first
+  bootstrap        peers to come in through, one address a line
+  address          where this node was reachable last; a restart listens there again
+  ticket           an invitation that leads to this node, to be passed on
+  book.bin         the address book          log   what a node of a swarm printed since its last start
 """
 
 import fcntl
@@ -28,7 +32,8 @@ from waggle.core.errors import ConfigError, DecodeError, RunError
 from waggle.core.files import disk_errors, write_atomic
 from waggle.core.types import Charter
 
-FORMAT = 1
+FORMAT = 2
+"""1 had no configuration in the folder of a swarm, whose nodes lived in one process."""
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -47,6 +52,11 @@ class RunFolder:
         self.journals = path / "journal"
         self.model = path / "model"
         self.inbox = path / "inbox"
+        self.bootstrap_file = path / "bootstrap"
+        self.address_file = path / "address"
+        self.ticket_file = path / "ticket"
+        self.book_file = path / "book.bin"
+        self.log_file = path / "log"
         self._lock: int | None = None
 
     @classmethod
@@ -64,7 +74,7 @@ class RunFolder:
         folder.lock()
         write_atomic(folder.config_file, dump(config).encode())
         write_atomic(folder.charter_file, encode(charter))
-        write_atomic(path / "run.json", json.dumps({"format": FORMAT, "kind": "node", "release": __version__}).encode())
+        describe(path, "node")
         return folder
 
     @classmethod
@@ -74,9 +84,12 @@ class RunFolder:
         Raises:
             RunError: no run, another format version, or another process has it.
         """
-        read_description(path)
+        description = read_description(path)
+        if description["kind"] != "node":
+            raise RunError(f"{path} is the folder of a swarm; continue it with: waggle swarm --resume {path}")
         folder = cls(path)
         folder.lock()
+        migrate(path)
         return folder
 
     def lock(self) -> None:
@@ -118,6 +131,23 @@ class RunFolder:
             self._lock = None
 
 
+def describe(path: Path, kind: str) -> None:
+    """Write `run.json`: what is in this folder, a `node` or a `swarm` of node folders."""
+    text = json.dumps({"format": FORMAT, "kind": kind, "release": __version__})
+    write_atomic(path / "run.json", text.encode())
+
+
+def migrate(path: Path) -> None:
+    """Bring a folder of an older format to this release's; a crash on the way does no harm."""
+    description = read_description(path)
+    if description["format"] < 2 and description["kind"] == "swarm":
+        first = node_folders(path)[0]
+        write_atomic(path / "config.toml", RunFolder(first).config_file.read_bytes())
+        write_atomic(path / "charter.bin", RunFolder(first).charter_file.read_bytes())
+    if description["format"] < FORMAT:
+        describe(path, description["kind"])
+
+
 def read_description(path: Path) -> dict[str, Any]:
     """What `run.json` says.
 
@@ -131,12 +161,12 @@ def read_description(path: Path) -> dict[str, Any]:
         raise RunError(f"{path} is not a run folder (there is no run.json in it); `waggle swarm` makes one") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}/run.json cannot be read; the folder is damaged, start a new run") from error
-    if version != FORMAT:
+    if version not in range(1, FORMAT + 1):
         raise RunError(
-            f"{path} has run format {version} and this release of waggle reads {FORMAT}; "
+            f"{path} has run format {version} and this release of waggle reads up to {FORMAT}; "
             f"use the release that made it ({description.get('release', 'unknown')})"
         )
-    return dict(description)
+    return {"kind": "node", **description}
 
 
 def node_folders(path: Path) -> list[Path]:
@@ -146,7 +176,7 @@ def node_folders(path: Path) -> list[Path]:
         RunError: it is no run folder.
     """
     description = read_description(path)
-    if description.get("kind") == "node":
+    if description["kind"] == "node":
         return [path]
     found = [file.parent for file in path.glob("node-*/run.json") if file.parent.name[5:].isdecimal()]
     folders = sorted(found, key=lambda folder: int(folder.name[5:]))

@@ -1,230 +1,175 @@
-"""A run from its first line on the screen to its last: `waggle swarm` and `waggle join`.
+"""One node in this process, from its first line on the screen to its last: `waggle join`, and each node of a swarm.
 
-Models are loaded and the baseline is measured; nodes take turns until time or rounds are over, or somebody
-presses Ctrl-C; then every node is checkpointed, says goodbye, and what its `model/` can do is measured on
-questions that steered nothing.
+Everything is in the run folder before anything is started, so a node always continues: a new run from round 0, another
+from where it stands, be it after an end, a crash or a power cut. It is asked nothing. The model is loaded, the network
+comes up on a thread of its own, and rounds are played until time or rounds are over or somebody asks for an end; then
+the node is checkpointed and says goodbye.
 """
 
+import asyncio
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from waggle.core.clock import SystemClock
-from waggle.core.codec import encode
 from waggle.core.config import Config
-from waggle.core.files import write_atomic
+from waggle.core.errors import NetworkError
 from waggle.core.keys import Key
-from waggle.core.types import Charter
-from waggle.net.memory import MemoryNetwork
-from waggle.node import build
-from waggle.node.evaluate import Score
+from waggle.core.types import Charter, Peer
+from waggle.node import build, place
 from waggle.node.node import Node
-from waggle.node.round import Report
-from waggle.node.runfolder import RunFolder, node_folders, read_noun
-from waggle.node.swarm import Turns, connect, part, play_turns
-from waggle.node.view import View, score_table
-from waggle.policy.load import load
+from waggle.node.round import play
+from waggle.node.runfolder import RunFolder
+from waggle.node.view import View
 from waggle.policy.machine import keep_heap
-from waggle.policy.memory import MemoryPlan
-from waggle.policy.policy import Policy
-from waggle.policy.sampler import generate
 from waggle.tasks.grade import Graders
 
 
 @dataclass
 class Session:
-    """A run being played."""
+    """A node being played."""
 
     console: Console
-    path: Path
+    folder: RunFolder
     config: Config
     charter: Charter
-    nodes: list[Node]
-    folders: list[RunFolder]
+    node: Node
     graders: Graders
-    plan: MemoryPlan
-
-    @property
-    def played_s(self) -> float:
-        """Seconds of training so far, over all nodes and starts."""
-        return sum(node.state.trained_s for node in self.nodes)
 
     def close(self) -> None:
-        """End the graders and give the folders back."""
+        """End the graders and give the folder back."""
         self.graders.close()
-        for folder in self.folders:
-            folder.close()
+        self.folder.close()
 
 
-def start(console: Console, path: Path, config: Config, keys: Sequence[Key], charter: Charter) -> Session:
-    """A new run with one node a key, all in this process.
+def prepare(path: Path, config: Config, key: Key, charter: Charter, bootstrap: Sequence[Peer]) -> RunFolder:
+    """Write down all that a new node needs. Its folder stays locked.
+
+    Raises:
+        RunError: the folder holds a run already, or the disk refuses.
+    """
+    folder = RunFolder.create(path, config, charter)
+    key.save(folder.key_file)
+    place.keep_bootstrap(folder, bootstrap)
+    return folder
+
+
+def open_node(
+    console: Console, folder: RunFolder, files: Path, overrides: Callable[[Config], Config] = lambda c: c
+) -> Session:
+    """The node of a locked run folder, where it stands.
+
+    Args:
+        files: the folder of task files.
 
     Raises:
         WaggleError: whatever is wrong with model, tasks, memory or disk, in one sentence.
     """
-    num = len(keys)
     with ExitStack() as undo:
-        session = undo.enter_context(closing(_prepare(console, path, config, charter, num)))
-        config = session.config
-        if num > 1:
-            build.describe_swarm(path, num)
-        paths = [path / f"node-{number}" for number in range(1, num + 1)] if num > 1 else [path]
-        parts = _parts(session, path)
-        for node_path, key, policy in zip(paths, keys, _policies(session, num), strict=True):
-            folder = RunFolder.create(node_path, config, charter)
-            session.folders.append(folder)
-            key.save(folder.key_file)
-            node, archive = build.make_node(parts, folder, key, policy)
-            node.begin(archive)
-            session.nodes.append(node)
-        undo.pop_all()
-    return session
-
-
-def resume(console: Console, path: Path, overrides: Callable[[Config], Config]) -> Session:
-    """The nodes of an existing run, as they were.
-
-    Raises:
-        WaggleError: nothing to resume, in use, of another version, or damaged.
-    """
-    with ExitStack() as undo:
-        folders = [undo.enter_context(closing(RunFolder.open(folder))) for folder in node_folders(path)]
-        config, charter = overrides(folders[0].config()), folders[0].charter()
-        session = undo.enter_context(closing(_prepare(console, path, config, charter, len(folders), keep=True)))
-        parts = _parts(session, path)
-        for folder, policy in zip(folders, _policies(session, len(folders)), strict=True):
-            node, archive = build.make_node(parts, folder, Key.load(folder.key_file), policy)
-            replayed = node.resume(archive)
+        undo.enter_context(closing(folder))
+        config, charter, key = overrides(folder.config()), folder.charter(), Key.load(folder.key_file)
+        threads = build.set_threads(config)
+        made = build.plan_memory(config, 1, keep=folder.newest_checkpoint() is not None)
+        console.print(f"model {config.model.name}, {threads} thread{'s' if threads > 1 else ''}")
+        for line in made.lines():
+            console.print(line, highlight=False)
+        if made.roomy and not made.on_gpu:
+            keep_heap()
+        config = build.fitted(config, made)
+        graders = undo.enter_context(closing(Graders(charter.families, functions=bool(config.tasks.file))))
+        clock = SystemClock()
+        transport = place.transport_for(folder, key, config, charter, clock)
+        parts = build.Parts(config, charter, files, graders, clock, made.activation_bytes)
+        policy = build.load_policy(config, made.kv_bytes)
+        node, archive = build.make_node(parts, folder, key, policy, transport)
+        replayed = node.resume(archive)
+        if node.state.round:
             console.print(f"{folder.path.name} goes on after round {node.state.round} ({replayed} rounds replayed)")
-            session.nodes.append(node)
-            session.folders.append(folder)
         undo.pop_all()
-    return session
+    return Session(console, folder, config, charter, node, graders)
 
 
-def _prepare(console: Console, path: Path, config: Config, charter: Charter, num: int, keep: bool = False) -> Session:
-    threads = build.set_threads(config)
-    made = build.plan_memory(config, num, keep)
-    console.print(f"{num} node{'s' if num > 1 else ''}, model {config.model.name}, {threads} threads")
-    for line in made.lines():
-        console.print(line, highlight=False)
-    if made.roomy and not made.on_gpu:
-        keep_heap()
-    graders = Graders(charter.families, functions=bool(config.tasks.file))
-    return Session(console, path, build.fitted(config, made), charter, [], [], graders, made)
+async def run(session: Session, view: View | None, stop: Callable[[], bool]) -> None:
+    """Play a node until its time is over or `stop` says so, and store where it stands."""
+    node, config = session.node, session.config
+    limit_s = 60 * config.run.minutes
 
+    def over() -> bool:
+        state = node.state
+        return stop() or bool(
+            (limit_s and state.trained_s >= limit_s) or (config.run.rounds and state.round >= config.run.rounds)
+        )
 
-def _policies(session: Session, num: int) -> list[Policy]:
-    return build.load_policies(session.config, num, session.plan.kv_bytes)
-
-
-def _parts(session: Session, path: Path) -> build.Parts:
-    clock = SystemClock()
-    network = MemoryNetwork(session.config.run.seed, clock)
-    files, plan = path / build.FILES, session.plan
-    return build.Parts(session.config, session.charter, files, session.graders, clock, network, plan.activation_bytes)
-
-
-async def run(session: Session) -> None:
-    """Play the session to its end and show what came of it."""
+    session.console.print(node.learner.describe(), highlight=False)
     try:
-        await _play(session)
+        await _go_online(session)
+        while not over():
+            await play(node)
+            if view:
+                view.look()
+        node.close_steering()
+        node.checkpoint()
     finally:
+        await _go_offline(node)
         session.close()
 
 
-async def _play(session: Session) -> None:
-    console, config = session.console, session.config
-    console.print(session.nodes[0].learner.describe(), highlight=False)
-    before = _baseline(session)
-    limit_s = 60 * config.run.minutes
-    with _interruptible() as stopped, View(console, session.nodes, config.round.foreign) as view:
-        await connect(session.nodes)
-
-        def over() -> bool:
-            return stopped() or bool(limit_s and session.played_s >= limit_s)
-
-        def on_round(node: Node, report: Report) -> None:
-            view.show(node, report, _footer(session, limit_s, report))
-
-        await play_turns(Turns(session.nodes, config.run.seed), over, config.run.rounds, on_round)
-        interrupted = stopped()
-    if interrupted:
-        console.print("stopping: the last round is complete, writing checkpoints ...")
-    for node in session.nodes:
-        node.close_steering()
-    await part(session.nodes)
-    _summary(session, before, interrupted)
+async def _go_online(session: Session) -> None:
+    node, folder = session.node, session.folder
+    me = await node.start(place.bootstrap_of(folder))
+    place.keep_address(folder, me, session.charter)
+    session.console.print(f"listening on {me.address}; {folder.ticket_file} invites others", highlight=False)
 
 
-def _footer(session: Session, limit_s: float, report: Report) -> str:
-    played = session.played_s
-    left = f", {max(0.0, limit_s - played) / 60:.1f} min left" if limit_s else ""
-    return f"{played / 60:.1f} min of training{left}, {report.seconds:.1f} s a round; Ctrl-C ends cleanly"
-
-
-def _baseline(session: Session) -> Score:
-    """What the models can do before the first round; measured once, kept with the run."""
-    file = session.path / "before.bin"
-    if file.exists():
-        return read_noun(Score, file)
-    session.console.print(f"asking {session.config.eval.report} held-out questions before the first round ...")
-    score = session.nodes[0].report()
-    write_atomic(file, encode(score))
-    return score
-
-
-def _summary(session: Session, before: Score, interrupted: bool) -> None:
-    console, nodes = session.console, session.nodes
-    if interrupted:
-        for folder in session.folders:
-            model = folder.model if folder.model.exists() else "none yet"
-            console.print(f"{folder.path.name}: model so far in {model}")
-        console.print(f"go on with: waggle swarm --resume {session.path}", highlight=False)
-        return
-    console.print(f"asking {session.config.eval.report} held-out questions of every model ...")
-    rows = [
-        (folder.path.name, _exported_score(session, node, folder))
-        for node, folder in zip(nodes, session.folders, strict=True)
-    ]
-    for name, score in rows:
-        write_atomic(session.path / f"after-{name}.bin", encode(score))
-    console.print(score_table(before, rows, build.labels(session.charter)))
-    overlap = sum(int(node.totals["overlap"]) for node in nodes)
-    console.print(f"held-out questions that were trained on: {overlap}")
-    for folder in session.folders:
-        console.print(f"{folder.path.name}: {folder.model}", highlight=False)
-    console.print(f"talk to one: waggle chat {session.folders[0].model}", highlight=False)
-
-
-def _exported_score(session: Session, node: Node, folder: RunFolder) -> Score:
-    """What the model in `model/` does, loaded as a user would."""
-    if node.state.best_round == node.state.round:
-        return node.report()
-    model = session.config.model
-    policy = load(str(folder.model), device=model.device, precision=model.precision)
-    return node.report(partial(generate, policy))
+async def _go_offline(node: Node) -> None:
+    try:
+        await node.close()
+    except NetworkError as error:
+        node.events.emit("goodbye-failed", why=str(error))
 
 
 @contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C (or SIGTERM) asks for an end after the round; the second ends at once and loses that round."""
-    asked = False
+def interruptible(tied: bool = False) -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C (or SIGTERM) asks for an end after the round; the second ends at once and loses that round.
+
+    Args:
+        tied: whether the end of the standard input asks for an end, too: so no node outlives who started it.
+    """
+    asked = threading.Event()
 
     def handler(number: int, frame: object) -> None:
-        nonlocal asked
-        if asked:
+        if asked.is_set():
             raise KeyboardInterrupt
-        asked = True
+        asked.set()
+
+    def wait_for_end() -> None:
+        while os.read(0, 4096):  # not sys.stdin: its lock would be missed at the end of the process
+            pass
+        asked.set()
 
     old = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    if tied:
+        threading.Thread(target=wait_for_end, name="tied", daemon=True).start()
     try:
-        yield lambda: asked
+        yield asked.is_set
     finally:
         for number, previous in old.items():
             signal.signal(number, previous)
+
+
+def play_node(session: Session, quiet: bool = False, tied: bool = False) -> None:
+    """Play a node in this process to its end.
+
+    Args:
+        quiet: whether rounds are not shown.
+        tied: see `interruptible`.
+    """
+    with interruptible(tied) as stopped, ExitStack() as shown:
+        view = None if quiet else shown.enter_context(View(session.console, [session.folder], session.config))
+        asyncio.run(run(session, view, stopped))

@@ -1,6 +1,7 @@
 """What a run is doing, in words, from the files it writes: nothing here talks to a running node."""
 
 import time
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from waggle.core.errors import RunError
-from waggle.core.events import read_lines
+from waggle.core.events import Tail
 from waggle.node.runfolder import RunFolder, is_locked, node_folders
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -29,8 +30,52 @@ class NodeStatus:
     reward: float | None = None
     last_s: float | None = None
     sentence: str = "has not played a round yet"
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     """Refusals by reason, and failures to reach peers."""
+    rewards: deque[float] = field(default_factory=lambda: deque(maxlen=_TREND))
+    """The mean rewards of the last rounds, newest last."""
+    peers: int = 0
+    trained: int = 0
+    """Groups trained on."""
+    foreign: int = 0
+    """Those of peers."""
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    """Since the node started last."""
+    trained_s: float = 0.0
+    """Seconds of training, over all starts."""
+    round_s: float = 0.0
+    """Length of the last round."""
+
+
+class Watch:
+    """One node, followed by the files it writes. Example: `watch = Watch(folder); watch.look()`.
+
+    Args:
+        folder: its run folder.
+        foreign: J, where it is known already.
+    """
+
+    def __init__(self, folder: RunFolder, foreign: int | None = None) -> None:
+        self.status = NodeStatus(folder.path.name, folder.path, "running")
+        self._foreign = folder.config().round.foreign if foreign is None else foreign
+        self._metrics, self._events = Tail(folder.metrics_file), Tail(folder.events_file)
+
+    def look(self, ahead: int = 0) -> list[dict[str, Any]]:
+        """Take in what is new; the lines of new rounds, those that are damaged left out.
+
+        Args:
+            ahead: the round of the fastest node known.
+        """
+        lines = []
+        for line in self._metrics.new():
+            with suppress(KeyError, TypeError, ValueError, IndexError, AttributeError):  # a damaged line tells nothing
+                _take(self.status, line, self._foreign, ahead)
+                lines.append(line)
+        for event in self._events.new():
+            with suppress(KeyError, TypeError, ValueError):
+                _take_event(self.status, event)
+        return lines
 
 
 def sentence(line: dict[str, Any], foreign: int, behind: int = 0) -> str:
@@ -79,30 +124,37 @@ def read_status(path: Path) -> list[NodeStatus]:
 
 
 def _read_node(folder: RunFolder) -> NodeStatus:
-    foreign = folder.config().round.foreign
-    status = NodeStatus(folder.path.name, folder.path, "running")
-    for line in read_lines(folder.metrics_file):
-        with suppress(KeyError, TypeError, ValueError, IndexError, AttributeError):  # a damaged line tells nothing
-            _take(status, line, foreign)
-    for event in read_lines(folder.events_file):
-        at_s = event.get("at_s")
-        status.last_s = at_s if isinstance(at_s, int | float) else status.last_s
-        if event.get("event") == "unreachable":
-            status.counts["unreachable"] = status.counts.get("unreachable", 0) + 1
+    watch = Watch(folder)
+    watch.look()
     if not is_locked(folder.path):
-        status.state = "stopped" if not status.round or _unsaved(folder) else "ended"
-    return status
+        watch.status.state = "stopped" if not watch.status.round or _unsaved(folder) else "ended"
+    return watch.status
 
 
-def _take(status: NodeStatus, line: dict[str, Any], foreign: int) -> None:
+def _take(status: NodeStatus, line: dict[str, Any], foreign: int, ahead: int) -> None:
     """Add a round's line."""
-    number, told = int(line["round"]), sentence(line, foreign)
+    number = int(line["round"])
+    told = sentence(line, foreign, ahead - number)
     heldout = [(number, rate(line["heldout"]))] if "heldout" in line else []
     reward = None if line["reward"] is None else float(line["reward"])
-    status.round, status.reward, status.sentence = number, reward, told
+    used, own, peers = int(line["foreign_groups"]), int(line["own_groups"]), int(line["peers"])
+    status.round, status.reward, status.sentence, status.peers = number, reward, told, peers
     status.heldout += heldout
+    status.rewards.append(reward or 0.0)
+    status.foreign += used
+    status.trained += used + own
     for reason, count in line.get("refused", {}).items():
-        status.counts[reason] = status.counts.get(reason, 0) + int(count)
+        status.counts[reason] += int(count)
+
+
+def _take_event(status: NodeStatus, event: dict[str, Any]) -> None:
+    at_s = event.get("at_s")
+    status.last_s = at_s if isinstance(at_s, int | float) else status.last_s
+    if event["event"] == "unreachable":
+        status.counts["unreachable"] += 1
+    elif event["event"] == "round":
+        status.round_s, status.trained_s = float(event["seconds"]), float(event["trained_s"])
+        status.sent_bytes, status.received_bytes = int(event["sent_bytes"]), int(event["received_bytes"])
 
 
 def _unsaved(folder: RunFolder) -> bool:

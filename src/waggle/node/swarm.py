@@ -1,4 +1,4 @@
-"""Several nodes in one process, taking turns: `waggle swarm`, and every simulated swarm.
+"""Several nodes in one process, taking turns: every simulated swarm, and the tests of the node.
 
 Nodes do not wait for each other: each has a seeded speed of its own, and the next turn is always that of the
 node whose next round would end first on its own time. Turns follow from the rounds played and the speeds alone,

@@ -1,10 +1,10 @@
 """What a running swarm shows: a live table in a terminal, plain lines anywhere else. Tables fit 80 columns.
 
-It only reads what the nodes have recorded, and draws at most a few times a second from a thread of rich's.
+It reads what the nodes write into their run folders, so it shows nodes of other processes as well as its own.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
@@ -12,26 +12,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from waggle.core.config import Config
 from waggle.node.evaluate import FamilyScore, Score
-from waggle.node.node import Node
-from waggle.node.round import Report
-from waggle.node.status import sentence, spark
-
-
-@dataclass
-class Row:
-    """What is shown of one node."""
-
-    name: str
-    heldout: list[float] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    round: int = 0
-    foreign: int = 0
-    trained: int = 0
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    peers: int = 0
-    says: str = "starting"
+from waggle.node.runfolder import RunFolder
+from waggle.node.status import NodeStatus, Watch, spark
 
 
 def smooth(values: Sequence[float], width: int = 5) -> float:
@@ -41,19 +25,20 @@ def smooth(values: Sequence[float], width: int = 5) -> float:
 
 
 class View:
-    """The picture of a run. Use as a context manager; call `show` after every round.
+    """The picture of a run. Use as a context manager; call `look` now and then.
 
     Args:
         console: where to draw.
-        nodes: whom to show.
-        foreign: J, for the words about sharing.
+        folders: whom to show.
+        config: of the run.
     """
 
-    def __init__(self, console: Console, nodes: Sequence[Node], foreign: int) -> None:
+    def __init__(self, console: Console, folders: Sequence[RunFolder], config: Config) -> None:
         self.console = console
-        self._foreign = foreign
-        self.rows = {node.name: Row(f"node-{number}") for number, node in enumerate(nodes, 1)}
-        self._footer = ""
+        self.watches = [Watch(folder, config.round.foreign) for folder in folders]
+        for watch in self.watches:
+            watch.look()  # what was before this start is not told again
+        self._limit_s = 60 * config.run.minutes
         self._live = Live(console=console, get_renderable=self._draw, refresh_per_second=4, transient=False)
 
     def __enter__(self) -> "View":
@@ -65,58 +50,53 @@ class View:
         if self.console.is_terminal:
             self._live.stop()
 
-    def show(self, node: Node, report: Report, footer: str) -> None:
-        """Take in a finished round."""
-        row = self.rows[node.name]
-        row.round = report.number
-        rewards = [reward for group in report.own for reward in group.rewards]
-        row.rewards.append(sum(rewards) / len(rewards) if rewards else 0.0)
-        row.foreign += len(report.mixed.foreign)
-        row.trained += len(report.mixed.foreign) + len(report.mixed.local)
-        counts = node.exchange.transport.counts
-        row.sent_bytes, row.received_bytes = counts["sent_bytes"], counts["received_bytes"]
-        row.peers = len(node.exchange.transport.peers())
-        ahead = max(r.round for r in self.rows.values()) - row.round
-        line = {
-            "foreign_groups": len(report.mixed.foreign),
-            "own_groups": len(report.mixed.local),
-            "peers": row.peers,
-            "refused": dict(report.arrived.refused),
-        }
-        row.says = sentence(line, self._foreign, ahead)
-        if report.score:
-            row.heldout.append(report.score.over().rate)
-        self._footer = footer
-        if not self.console.is_terminal:
-            self._line(row, report)
+    def look(self) -> None:
+        """Take in what is new, and tell it where there is no table."""
+        ahead = max(watch.status.round for watch in self.watches)
+        for watch in self.watches:
+            for line in watch.look(ahead):
+                if not self.console.is_terminal:
+                    self._line(watch.status, line)
 
-    def _line(self, row: Row, report: Report) -> None:
-        if report.score:
-            by_family = ", ".join(f"{f.family} {f.rate:.2f}" for f in report.score.families)
-            self.console.print(f"{row.name} round {row.round}: held-out {row.heldout[-1]:.2f} ({by_family})")
-        elif row.round % 5 == 0 or row.round == 1:
+    def _line(self, status: NodeStatus, line: dict[str, Any]) -> None:
+        if "heldout" in line:
+            cells = line["heldout"].items()
+            by_family = ", ".join(f"{family} {cell[0] / cell[1] if cell[1] else 0:.2f}" for family, cell in cells)
             self.console.print(
-                f"{row.name} round {row.round}: reward {smooth(row.rewards):.2f}, {row.says} | {self._footer}",
+                f"{status.name} round {line['round']}: held-out {status.heldout[-1][1]:.2f} ({by_family})"
+            )
+        elif line["round"] % 5 == 0 or line["round"] == 1:
+            reward = smooth(tuple(status.rewards))
+            self.console.print(
+                f"{status.name} round {line['round']}: reward {reward:.2f}, {status.sentence} | {self._footer()}",
                 highlight=False,
             )
+
+    def _footer(self) -> str:
+        played = max(watch.status.trained_s for watch in self.watches)
+        left = f", {max(0.0, self._limit_s - played) / 60:.1f} min left" if self._limit_s else ""
+        longest = max(watch.status.round_s for watch in self.watches)
+        return f"{played / 60:.1f} min of training{left}, {longest:.1f} s a round; Ctrl-C ends cleanly"
 
     def _draw(self) -> Group:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for title in ("node", "round", "held-out", "trend", "reward", "peers", "foreign", "sent"):
             table.add_column(title, justify="left" if title in ("node", "trend") else "right", no_wrap=True)
-        for row in self.rows.values():
+        shown = [watch.status for watch in self.watches]
+        for status in shown:
+            rates, rewards = [rate for _, rate in status.heldout], tuple(status.rewards)
             table.add_row(
-                row.name,
-                str(row.round),
-                f"{row.heldout[-1]:.2f}" if row.heldout else "-",
-                spark(row.heldout),
-                f"{smooth(row.rewards):.2f} {spark(row.rewards[-6:])}",
-                str(row.peers),
-                f"{row.foreign / row.trained:.0%}" if row.trained else "-",
-                f"{row.sent_bytes / 1000:.0f} kB",
+                status.name,
+                str(status.round),
+                f"{rates[-1]:.2f}" if rates else "-",
+                spark(rates),
+                f"{smooth(rewards):.2f} {spark(rewards[-6:])}",
+                str(status.peers),
+                f"{status.foreign / status.trained:.0%}" if status.trained else "-",
+                f"{status.sent_bytes / 1000:.0f} kB",
             )
-        says = [Text(f"{row.name} {row.says}", no_wrap=False, overflow="fold") for row in self.rows.values()]
-        return Group(table, *says, Text(self._footer))
+        says = [Text(f"{status.name} {status.sentence}", no_wrap=False, overflow="fold") for status in shown]
+        return Group(table, *says, Text(self._footer()))
 
 
 def score_table(before: Score, after: Sequence[tuple[str, Score]], short: Sequence[str]) -> Table:

@@ -5,15 +5,12 @@ disturb each other's adapter and no adapter has to be switched in before use. Le
 quantised bases, dropout.
 """
 
-import copy
-import dataclasses
 from typing import Any
 
 import torch
 
 from waggle.core.errors import ModelError
 from waggle.core.rng import seed_for
-from waggle.policy.policy import Policy
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Layers that are adapted, by the last part of their name."""
@@ -47,18 +44,3 @@ def reset(adapter: Any, seed: int) -> None:
                 tensor.copy_(values * tensor.shape[1] ** -0.5)
             elif "lora_B" in name:
                 tensor.zero_()
-
-
-def share_base(policy: Policy, seed: int) -> Policy:
-    """Another policy on the same base tensors, with an untrained adapter of its own.
-
-    Raises:
-        ModelError: for a policy that trains all its weights, which cannot be shared.
-    """
-    if not policy.lora:
-        raise ModelError(f"{policy.name} trains all its weights, which two nodes cannot share; set lora_rank")
-    frozen = [p for p in policy.adapter.parameters() if not p.requires_grad]
-    shared: dict[int, Any] = {id(tensor): tensor for tensor in [*frozen, *policy.adapter.buffers()]}
-    adapter = copy.deepcopy(policy.adapter, shared)
-    reset(adapter, seed)
-    return dataclasses.replace(policy, model=adapter.get_base_model(), adapter=adapter)

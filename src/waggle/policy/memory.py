@@ -2,7 +2,7 @@
 
 A node holds its weights, and for what it trains two moments of AdamW. On top comes the larger of two passing
 needs, since a node trains or answers, never both: gradients, activations and scores of one packed row, or the
-sampler's cache and scores. Nodes of one process take turns, so they share that part. LoRA nodes share the base.
+sampler's cache and scores. Nodes of one process take turns, so they share that part, and LoRA nodes the base.
 
 The formulas count tensors; `_RUNTIME_BYTES` and `_HEAP_BYTES` were measured (SmolLM2-135M, float32, peak of the
 resident set on Linux: tests/policy/test_memory.py repeats it). With room, all layers keep their activations and
@@ -126,7 +126,7 @@ class MemoryPlan:
 
     def parts(self) -> Iterator[tuple[str, int]]:
         """Names and bytes, in the order of the arithmetic."""
-        copies = 1 if self.lora_rank else self.nodes
+        copies = self.processes if self.lora_rank else self.nodes
         yield "runtime", (_DEVICE_BYTES if self.on_gpu else _RUNTIME_BYTES) * self.processes
         yield "weights", 4 * self.sizes.parameters * copies
         if self.bfloat16:

@@ -9,6 +9,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from waggle.core.codec import MAX_BYTES, decode, encode, pack, unpack
 from waggle.core.errors import ConfigError, DecodeError
@@ -68,11 +69,11 @@ def ticket_text(ticket: Ticket) -> str:
     return PREFIX + base64.urlsafe_b64encode(frame + _checksum(frame)).decode().rstrip("=")
 
 
-def read_ticket(text: str) -> Ticket:
-    """What `ticket_text` wrote, checked whole. White space from copying is ignored.
+def read_ticket(text: str, now_ms: int = 0) -> Ticket:
+    """What `ticket_text` wrote, checked whole; its end too where the time is given. White space is ignored.
 
     Raises:
-        ConfigError: not a ticket, damaged, of another version, or not signed by its founder.
+        ConfigError: not a ticket, damaged, of another version, expired, or not signed by its founder.
     """
     frame = _frame("".join(text.split()))
     try:
@@ -87,6 +88,9 @@ def read_ticket(text: str) -> Ticket:
         raise ConfigError("this ticket names its swarm with control characters and is refused; do not trust its source")
     if not charter_is_signed(charter):
         raise ConfigError(f"the ticket of {charter.name!r} is not signed by its founder; get it again from its source")
+    if 0 < ticket.expires_ms <= now_ms:
+        day = datetime.fromtimestamp(ticket.expires_ms / 1000, UTC).date()
+        raise ConfigError(f"this ticket of {charter.name!r} was good until {day}; ask for a new one")
     return ticket
 
 

@@ -1,21 +1,20 @@
 """Questions of a user: a JSONL file with `question` and `answer` on each line, graded by a named grader.
 
-The file is addressed by its content: its digest is the family's version, and a peer that fetched it as a blob
-gets the same questions. A truth from a file cannot be regenerated, so tasks made from it are marked weak.
+The file is addressed by its content: its blob id is the family's version, and a peer that fetched the blob gets the
+same questions. A truth from a file cannot be regenerated, so tasks made from it are marked weak.
 Every epoch asks the questions in a fresh order that follows from the stream's seed.
 """
 
-import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from waggle.core.blob import DiskBlobs, blob_id
 from waggle.core.errors import TaskError
-from waggle.core.files import disk_errors, write_atomic
 from waggle.core.rng import rng_for
 from waggle.core.types import Family
 
@@ -37,7 +36,7 @@ def family_from_file(
     shots: int = 3,
     max_tokens: int = 16,
 ) -> Family:
-    """Read a task file, keep a copy in `folder` under its digest, and make a family of it.
+    """Read a task file, keep a copy in `folder` under its blob id, and make a family of it.
 
     Raises:
         TaskError: an unknown grader, an unreadable file, a bad line (with its number) or too few questions.
@@ -49,11 +48,22 @@ def family_from_file(
     data = _read(file)
     items = parse(data, str(file))
     _check_answers(items, grader, file)
-    version = hashlib.sha256(data).hexdigest()
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / f"{version}.jsonl", data)
+    version = DiskBlobs(folder).put(data).hex()
     return Family(file.stem[:100], "file", "{}", version, grader, shots, "", max_tokens, name or file.stem[:100])
+
+
+def file_ids(families: Iterable[Family]) -> list[bytes]:
+    """The blob ids of the task files that these families ask questions of; a version that is no id is left out."""
+    return list({bytes.fromhex(f.version): None for f in families if f.source == "file" and _is_id(f.version)})
+
+
+def missing_files(families: Iterable[Family], folder: Path) -> list[bytes]:
+    """Those of them that are not in `folder`. What is fetched for it has at most `MAX_BYTES`."""
+    return [blob for blob in file_ids(families) if not DiskBlobs(folder).has(blob)]
+
+
+def _is_id(version: str) -> bool:
+    return len(version) == 64 and not set(version) - set("0123456789abcdef")
 
 
 def _read(file: Path) -> bytes:
@@ -150,12 +160,12 @@ def _order(seed: int, lap: int, size: int) -> np.ndarray[Any, np.dtype[np.int64]
 def _stored(folder: Path | None, family: Family) -> bytes:
     if folder is None:
         raise TaskError(f"{family.label} comes from a task file; say in which folder the files are kept")
-    if len(family.version) != 64 or set(family.version) - set("0123456789abcdef"):
+    if not _is_id(family.version):
         raise TaskError(f"{family.label} does not name its task file by a digest")
-    file = folder / f"{family.version}.jsonl"
+    file = DiskBlobs(folder).path(bytes.fromhex(family.version))
     if not file.exists():
         raise TaskError(f"the task file of {family.label} is not here ({file}); fetch it from a peer first")
     data = _read(file)
-    if hashlib.sha256(data).hexdigest() != family.version:
+    if blob_id(data).hex() != family.version:
         raise TaskError(f"{file} is damaged: its content does not match its name; delete it and fetch it again")
     return data

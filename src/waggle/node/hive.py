@@ -1,0 +1,173 @@
+"""The nodes of `waggle swarm`, a process each: started, watched, started again, and ended with the command.
+
+Every node is an ordinary `waggle join --resume FOLDER`, told by its run folder where to listen and whom to meet. They
+share a network of their own that holds loopback and nothing else (`net/namespace.py`), so nothing leaves the machine;
+the command itself stays outside. A node that dies is started again, later each time, and continues from its folder; one
+that keeps dying at once is given up, and the others go on. A node ends when its input does, so none outlives the
+command, however that ends.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from waggle.net.namespace import NOT_ALLOWED
+from waggle.node.runfolder import RunFolder
+
+FIRST_PORT = 4201
+READY_S, QUIT_S = 10.0, 120.0
+"""How long a network may take to be made, and a node to finish its round and store where it stands."""
+SHORT_S = 30.0
+"""A node that lived less than this died at once."""
+MAX_SHORT = 5
+MAX_WAIT_S = 60.0
+_SAYS = 300
+Say = Callable[[str], None]
+Command = Callable[[Path], list[str]]
+
+
+def addresses(number: int) -> tuple[str, str]:
+    """Where node `number` listens, counted from 0."""
+    port = FIRST_PORT + number
+    return f"127.0.0.1:{port}", f"[::1]:{port}"
+
+
+@dataclass
+class Member:
+    """One node's process, and what is known of those before it."""
+
+    folder: RunFolder
+    process: subprocess.Popen[bytes] | None = None
+    started_s: float = 0.0
+    due_s: float = 0.0
+    """When it is to be started."""
+    short: int = 0
+    """How often in a row it died at once."""
+    ended: bool = False
+
+
+def node_command(path: Path) -> list[str]:
+    """What a user would type to continue a node."""
+    return [sys.executable, "-m", "waggle", "join", "--resume", str(path), "--quiet", "--tied"]
+
+
+class Hive:
+    """Use as a context manager: whatever happens, no process is left behind.
+
+    Args:
+        folders: the nodes' run folders, not locked.
+        say: tells people what happened.
+        command: what plays the node of a folder until its input ends.
+    """
+
+    def __init__(self, folders: Sequence[RunFolder], say: Say, command: Command = node_command) -> None:
+        self.members = [Member(folder) for folder in folders]
+        self._say, self._command = say, command
+        self._holder: subprocess.Popen[bytes] | None = None
+        self._stopping = False
+
+    def __enter__(self) -> "Hive":
+        self._hold_network()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self.members:
+            if member.process:
+                member.process.kill()
+                member.process.wait()
+                _close(member.process)
+        if self._holder:
+            self._holder.kill()
+            self._holder.wait()
+            _close(self._holder)
+
+    @property
+    def holder(self) -> int | None:
+        """The process that holds the nodes' network, where they have one of their own."""
+        return self._holder.pid if self._holder else None
+
+    def _hold_network(self) -> None:
+        holder = subprocess.Popen(
+            [sys.executable, "-m", "waggle.net.namespace", "hold"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert holder.stdout is not None
+        self._holder = holder
+        if holder.stdout.readline() == b"ready\n":
+            return
+        code = holder.wait(READY_S)
+        _close(holder)
+        self._holder = None
+        why = "this system does not let users make one" if code == NOT_ALLOWED else f"it ended with code {code}"
+        self._say(
+            f"the nodes have no network of their own ({why}): they listen on loopback alone, but the network library "
+            "looks for a router by multicast"
+        )
+
+    def look(self) -> bool:
+        """Start whom it is time to start, take note of who has ended. Whether any node is still to be waited for."""
+        for member in self.members:
+            if member.process and (code := member.process.poll()) is not None:
+                self._take_end(member, code)
+            elif not (member.process or member.ended or self._stopping) and time.monotonic() >= member.due_s:
+                self._start(member)
+        return any(member.process or not (member.ended or self._stopping) for member in self.members)
+
+    def stop(self) -> None:
+        """Ask every node to end after its round."""
+        self._stopping = True
+        for member in self.members:
+            if member.process and member.process.stdin:
+                member.process.stdin.close()
+
+    def _start(self, member: Member) -> None:
+        enter = [sys.executable, "-m", "waggle.net.namespace", "enter", str(self.holder)] if self._holder else []
+        apart = {"HF_HUB_OFFLINE": "1"} if self._holder else {}
+        with open(member.folder.log_file, "wb") as log:
+            member.process = subprocess.Popen(
+                [*enter, *self._command(member.folder.path)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **apart},
+                start_new_session=True,  # Ctrl-C is the command's to handle
+            )
+        member.started_s = time.monotonic()
+
+    def _take_end(self, member: Member, code: int) -> None:
+        assert member.process is not None
+        _close(member.process)
+        member.process = None
+        if code == 0 or self._stopping:
+            member.ended = True
+            return
+        short = time.monotonic() - member.started_s < SHORT_S
+        member.short = member.short + 1 if short else 0
+        name, why = member.folder.path.name, _last_words(member.folder.log_file, code)
+        if member.short >= MAX_SHORT:
+            member.ended = True
+            self._say(f"{name} died at once {MAX_SHORT} times and is given up; the others go on. Its last words: {why}")
+            return
+        wait_s = min(MAX_WAIT_S, 2.0**member.short)
+        member.due_s = time.monotonic() + wait_s
+        self._say(f"{name} died ({why}); it is started again in {wait_s:.0f} s")
+
+
+def _last_words(log: Path, code: int) -> str:
+    """What a process said last, or how it ended."""
+    lines = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
+    said = lines[-1].removeprefix("waggle: ")[:_SAYS] if lines and code > 0 else ""
+    return said or (f"killed by signal {-code}" if code < 0 else f"code {code}")
+
+
+def _close(process: "subprocess.Popen[bytes]") -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe:
+            pipe.close()

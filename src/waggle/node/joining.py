@@ -1,0 +1,124 @@
+"""`waggle join`: how one node comes into being, from a ticket, beside a local swarm, or as a swarm of one."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from waggle.core.clock import SystemClock
+from waggle.core.config import Config
+from waggle.core.errors import IdentityError
+from waggle.core.files import disk_errors
+from waggle.core.keys import Key, peer_name
+from waggle.core.types import Charter, Peer
+from waggle.net.transport import read_address
+from waggle.node import build, place
+from waggle.node.runfolder import RunFolder, node_folders
+from waggle.node.session import open_node, play_node, prepare
+from waggle.swarm.charter import is_member, read_ticket
+
+IN_USE = Path(".waggle") / "in-use"
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """Into which swarm a node comes, and through whom."""
+
+    charter: Charter
+    peers: list[Peer]
+
+
+def invitation(ticket: str | None, into: Path | None) -> Invitation | None:
+    """What a ticket or a local swarm's folder says; None for a swarm of one.
+
+    Raises:
+        ConfigError: a ticket that is none, or has expired.
+        RunError: no such folder.
+    """
+    if into:
+        folders = [RunFolder(folder) for folder in node_folders(into)]
+        reachable = [place.address_of(folder) for folder in folders]
+        return Invitation(folders[0].charter(), [peer for peer in reachable if peer])
+    if ticket is None:
+        return None
+    read = read_ticket(ticket, int(SystemClock().now_s() * 1000))
+    return Invitation(read.charter, [read_address(address) for address in read.addresses])
+
+
+def begin(console: Console, path: Path, config: Config, key_file: Path, invited: Invitation | None) -> RunFolder:
+    """The folder of a new node, locked.
+
+    Raises:
+        WaggleError: whatever keeps it from taking part, in one sentence.
+    """
+    key = Key.load_or_create(key_file)
+    files = path / build.FILES
+    if invited:
+        _require_member(invited.charter, key.id)
+        build.bring_file(config, invited.charter, files)
+    charter = invited.charter if invited else build.found_charter(config, key, "swarm of one", files)
+    fitted = build.fitted(config, build.plan_memory(config, 1))
+    return prepare(path, fitted, key, charter, invited.peers if invited else [])
+
+
+def _require_member(charter: Charter, peer: bytes) -> None:
+    if not is_member(charter, peer):
+        raise IdentityError(
+            f"the swarm {charter.name!r} is for members only and {peer.hex()} is not one; "
+            "send this id to its founder, or use another --key"
+        )
+
+
+def resume(console: Console, path: Path, overrides: Callable[[Config], Config], quiet: bool, tied: bool) -> None:
+    """Continue a node.
+
+    Raises:
+        WaggleError: nothing to resume, in use, of another version, or damaged.
+    """
+    play(console, RunFolder.open(path), quiet, tied, overrides)
+
+
+def play(
+    console: Console, folder: RunFolder, quiet: bool, tied: bool, overrides: Callable[[Config], Config] = lambda c: c
+) -> None:
+    """Play the node of a locked folder to its end.
+
+    Raises:
+        WaggleError: see `open_node`; or its key is in use.
+    """
+    files = next((f for f in (folder.path / build.FILES, folder.path.parent / build.FILES) if f.exists()), folder.path)
+    with alone(Key.load(folder.key_file).id, tied):
+        play_node(open_node(console, folder, files, overrides), quiet, tied)
+
+
+@contextmanager
+def alone(peer: bytes, tied: bool) -> Iterator[None]:
+    """Keep a key to one node of this user's on this machine; given back when the process ends, however it ends.
+
+    Args:
+        tied: whether the node is one of a local swarm, whose keys mean something on its own network alone.
+
+    Raises:
+        IdentityError: another node has it.
+    """
+    if tied:
+        yield
+        return
+    folder = Path.home() / IN_USE
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / peer.hex()[:32], os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise IdentityError(
+            f"the key of {peer_name(peer)} is in use by another node on this machine; "
+            "stop that one, or give this one a key of its own with --key"
+        ) from error
+    finally:
+        os.close(descriptor)

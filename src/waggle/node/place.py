@@ -1,0 +1,81 @@
+"""A node's place on the network: where it listens, whom it knows at first, and the ticket that leads to it.
+
+All of it lives in the run folder, so that a node which comes back asks for nothing: it listens where it was reachable
+last, where that is still free, and finds its peers by its address book and those through whom it came at first.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from waggle.core.clock import Clock
+from waggle.core.config import Config
+from waggle.core.errors import ConfigError
+from waggle.core.files import write_atomic
+from waggle.core.keys import Key
+from waggle.core.sealing import charter_digest
+from waggle.core.types import Charter, Peer, Ticket
+from waggle.net.book import Book
+from waggle.net.iroh import ANYWHERE, IrohWire
+from waggle.net.overlay import OverlayTransport
+from waggle.net.terms import Terms
+from waggle.net.thread import ThreadTransport
+from waggle.net.transport import address_text, read_address
+from waggle.node.runfolder import RunFolder
+from waggle.swarm.charter import is_member, ticket_text
+
+MAX_BOOTSTRAP = 32
+MAX_TICKET_PEERS = 8
+
+
+def transport_for(folder: RunFolder, key: Key, config: Config, charter: Charter, clock: Clock) -> ThreadTransport:
+    """The node's transport, on a thread of its own, not yet started."""
+    listen = config.net.listen
+    spare = () if listen else ANYWHERE
+    wire = IrohWire(key, listen or _last_ports(folder) or ANYWHERE, spare, config.net.relays)
+    terms = Terms(charter_digest(charter), admits=partial(is_member, charter))
+    return ThreadTransport(OverlayTransport(key, wire, clock, Book(key.id, folder.book_file), terms))
+
+
+def _last_ports(folder: RunFolder) -> tuple[str, ...]:
+    """Everywhere, on the ports on which the node was reachable last; empty where that is not known."""
+    me = address_of(folder)
+    ports: dict[str, str] = {}
+    for address in me.address.split(",") if me else ():
+        host, _, port = address.rpartition(":")
+        ports.setdefault("[::]" if host.startswith("[") else "0.0.0.0", port)
+    return tuple(f"{host}:{port}" for host, port in ports.items())
+
+
+def address_of(folder: RunFolder) -> Peer | None:
+    """Where the node was reachable last, if it ever was."""
+    return next(iter(_read(folder.address_file)), None)
+
+
+def keep_bootstrap(folder: RunFolder, peers: Sequence[Peer]) -> None:
+    """Write down through whom the node comes in."""
+    text = "".join(f"{address_text(peer)}\n" for peer in peers[:MAX_BOOTSTRAP])
+    write_atomic(folder.bootstrap_file, text.encode())
+
+
+def bootstrap_of(folder: RunFolder) -> list[Peer]:
+    """Through whom the node comes in; damaged lines are left out."""
+    return _read(folder.bootstrap_file)
+
+
+def _read(file: Path) -> list[Peer]:
+    text = file.read_text("utf-8", "replace") if file.exists() else ""
+    peers = []
+    for line in text.splitlines()[:MAX_BOOTSTRAP]:
+        try:
+            peers.append(read_address(line))
+        except ConfigError:
+            continue
+    return peers
+
+
+def keep_address(folder: RunFolder, me: Peer, charter: Charter) -> None:
+    """Write down where this node is reachable, and the ticket that says so: through it, then through whom it came."""
+    write_atomic(folder.address_file, address_text(me).encode() + b"\n")
+    ways = [me, *(peer for peer in bootstrap_of(folder) if peer.id != me.id)][:MAX_TICKET_PEERS]
+    write_atomic(folder.ticket_file, ticket_text(Ticket(charter, tuple(map(address_text, ways)))).encode() + b"\n")
