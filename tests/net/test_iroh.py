@@ -9,6 +9,7 @@ import pytest
 
 from tests.net.iroh_contract import NO_NAMESPACE, REAL
 from tests.net.test_contract import CHECKS
+from waggle.net.iroh import split_address
 
 ALONE = """
 import socket
@@ -67,3 +68,19 @@ print(namespace.loopback_only(), os.readlink("/proc/self/ns/net") == before)
 def test_where_it_is_refused_nothing_has_changed() -> None:
     done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=True)
     assert done.stdout == "False True\n"
+
+
+@pytest.mark.parametrize(
+    ("address", "relay", "direct"),
+    [
+        ("192.0.2.7:4242", None, ["192.0.2.7:4242"]),
+        (
+            "https://relay.example,192.0.2.7:1,[2001:db8::1]:2",
+            "https://relay.example",
+            ["192.0.2.7:1", "[2001:db8::1]:2"],
+        ),
+        ("https://relay.example", "https://relay.example", []),
+    ],
+)
+def test_an_address_names_a_relay_and_direct_ways(address: str, relay: str | None, direct: list[str]) -> None:
+    assert split_address(address) == (relay, direct)

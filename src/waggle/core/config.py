@@ -118,7 +118,9 @@ class NetConfig(Section):
     """How the node is reached, and what it may use of the line."""
 
     listen: Annotated[tuple[str, ...], Field(strict=False, max_length=2)] = ()
-    """Where to listen, one address with a port a family; empty means everywhere, on a free port that is kept."""
+    """Where to listen, one address with a port a family; empty means everywhere, on a port of the key's own."""
+    announce: Annotated[tuple[str, ...], Field(strict=False, max_length=4)] = ()
+    """Addresses with ports to tell peers first, where a router or a container hides the node's own."""
     relays: Annotated[tuple[str, ...], Field(strict=False, max_length=8)] = ()
     """URLs of relays that lead to nodes which cannot be reached directly; none by default."""
 

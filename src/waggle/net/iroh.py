@@ -80,19 +80,33 @@ def _said(error: BaseException) -> str:
     return str(error.message()) if hasattr(error, "message") else str(error) or type(error).__name__
 
 
+def split_address(address: str) -> tuple[str | None, list[str]]:
+    """The relay and the direct addresses of a peer. Example: `https://relay.example,192.0.2.7:4242`."""
+    parts = address.split(",")
+    relays = [part for part in parts if part.startswith("https://")]
+    return (relays[0] if relays else None), [part for part in parts if part not in relays]
+
+
 class IrohWire:
     """One node's endpoint. Fills `Wire`.
 
     Args:
         bind: where to listen, addresses with ports, one a family; port 0 takes a free one.
         spare: where to listen if that is taken; nowhere by default.
+        announce: addresses that peers are told first, where the node's own are hidden.
         relays: URLs of relays for nodes that cannot be reached; none by default.
     """
 
     def __init__(
-        self, key: Key, bind: Sequence[str] = ANYWHERE, spare: Sequence[str] = (), relays: Sequence[str] = ()
+        self,
+        key: Key,
+        bind: Sequence[str] = ANYWHERE,
+        spare: Sequence[str] = (),
+        announce: Sequence[str] = (),
+        relays: Sequence[str] = (),
     ) -> None:
-        self._key, self._bind, self._spare, self._relays = key, tuple(bind), tuple(spare), list(relays)
+        self._key, self._bind, self._spare = key, tuple(bind), tuple(spare)
+        self._announce, self._relays = tuple(announce), list(relays)
         self._endpoint: Any = None
         self._tasks = Tasks()
         self._knocking = 0
@@ -129,7 +143,7 @@ class IrohWire:
         if any(address.startswith(("0.0.0.0:", "[::]:")) for address in bound):
             bound = [str(address) for address in self._endpoint.addr().direct_addresses()] or bound
         chosen = ""
-        for address in bound:
+        for address in (*self._announce, *self._relays[:1], *bound):
             longer = f"{chosen},{address}" if chosen else address
             if len(longer) <= MAX_ADDRESS_CHARS:
                 chosen = longer
@@ -192,7 +206,8 @@ class IrohWire:
         if self._endpoint is None:
             raise NetworkError("this node is not online")
         try:
-            where = iroh.EndpointAddr(iroh.EndpointId.from_bytes(peer.id), None, peer.address.split(","))
+            relay, direct = split_address(peer.address)
+            where = iroh.EndpointAddr(iroh.EndpointId.from_bytes(peer.id), relay, direct)
             connection = await self._endpoint.connect(where, ALPN)
             stream = await connection.open_bi()
         except (iroh.IrohError, ValueError) as error:

@@ -1,7 +1,7 @@
 """A node's place on the network: where it listens, whom it knows at first, and the ticket that leads to it.
 
-All of it lives in the run folder, so that a node which comes back asks for nothing: it listens where it was reachable
-last, where that is still free, and finds its peers by its address book and those through whom it came at first.
+All of it lives in the run folder, so that a node which comes back asks for nothing: it listens on the port that follows
+from its key, where that is free, and finds its peers by its address book and those through whom it came at first.
 """
 
 from collections.abc import Sequence
@@ -24,27 +24,24 @@ from waggle.net.transport import address_text, read_address
 from waggle.node.runfolder import RunFolder
 from waggle.swarm.charter import is_member, ticket_text
 
+FIRST_PORT = 49152
+"""Of those that are nobody's in particular (RFC 6335)."""
 MAX_BOOTSTRAP = 32
 MAX_TICKET_PEERS = 8
 
 
 def transport_for(folder: RunFolder, key: Key, config: Config, charter: Charter, clock: Clock) -> ThreadTransport:
     """The node's transport, on a thread of its own, not yet started."""
-    listen = config.net.listen
-    spare = () if listen else ANYWHERE
-    wire = IrohWire(key, listen or _last_ports(folder) or ANYWHERE, spare, config.net.relays)
+    net = config.net
+    wire = IrohWire(key, net.listen or usual_ports(key.id), () if net.listen else ANYWHERE, net.announce, net.relays)
     terms = Terms(charter_digest(charter), admits=partial(is_member, charter))
     return ThreadTransport(OverlayTransport(key, wire, clock, Book(key.id, folder.book_file), terms))
 
 
-def _last_ports(folder: RunFolder) -> tuple[str, ...]:
-    """Everywhere, on the ports on which the node was reachable last; empty where that is not known."""
-    me = address_of(folder)
-    ports: dict[str, str] = {}
-    for address in me.address.split(",") if me else ():
-        host, _, port = address.rpartition(":")
-        ports.setdefault("[::]" if host.startswith("[") else "0.0.0.0", port)
-    return tuple(f"{host}:{port}" for host, port in ports.items())
+def usual_ports(peer: bytes) -> tuple[str, str]:
+    """Everywhere, on the port that follows from the key, so that a node is where it was after a restart."""
+    port = FIRST_PORT + int.from_bytes(peer[:4], "big") % (65536 - FIRST_PORT)
+    return f"0.0.0.0:{port}", f"[::]:{port}"
 
 
 def address_of(folder: RunFolder) -> Peer | None:

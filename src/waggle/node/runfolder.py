@@ -12,7 +12,7 @@ RUN/
   model/           the best weights by the steering questions; transformers loads it
   inbox/           experience that came by file, until a round has taken it; absent before the first
   bootstrap        peers to come in through, one address a line
-  address          where this node was reachable last; a restart listens there again
+  address          where this node was reachable last
   ticket           an invitation that leads to this node, to be passed on
   book.bin         the address book          log   what a node of a swarm printed since its last start
 """
