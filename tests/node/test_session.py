@@ -1,6 +1,7 @@
 """A node whole: played to its end, interrupted and resumed, on a disk that becomes full, of damaged folders."""
 
 import asyncio
+import builtins
 import errno
 import json
 import os
@@ -192,22 +193,23 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, path: Path, only: str = "") -> None:
         self.full = False
+        self._path, self._only = path, only
         real = os.open
 
         def opening(file: Any, flags: int, *arguments: Any, **options: Any) -> int:
-            self._check(path, only, file, bool(flags & (os.O_WRONLY | os.O_RDWR)))
+            self.check(file, bool(flags & (os.O_WRONLY | os.O_RDWR)))
             return real(file, flags, *arguments, **options)
 
         def writing(descriptor: int, data: bytes) -> int:
-            self._check(path, only, os.readlink(f"/proc/self/fd/{descriptor}"), True)
+            self.check(os.readlink(f"/proc/self/fd/{descriptor}"), True)
             return write(descriptor, data)
 
         write = os.write
         monkeypatch.setattr(os, "open", opening)
         monkeypatch.setattr(os, "write", writing)
 
-    def _check(self, path: Path, only: str, file: Any, writes: bool) -> None:
-        if self.full and writes and str(file).startswith(str(path)) and only in str(file):
+    def check(self, file: Any, writes: bool) -> None:
+        if self.full and writes and str(file).startswith(str(self._path)) and self._only in str(file):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -227,6 +229,35 @@ def test_a_disk_that_becomes_full_ends_in_one_sentence_and_the_node_goes_on_late
     play_node(continued(tmp_path / "run"))
     assert metrics(tmp_path / "run") == metrics(tmp_path / "straight")
     assert standing(tmp_path / "run") == ("ended", 4)
+
+
+@pytest.mark.slow
+def test_training_goes_on_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is full for two rounds, evaluation and checkpoints included; afterwards nothing is missing."""
+    sets = ("run.rounds=6", "run.checkpoint_minutes=0.0001")
+    play_node(begun(tmp_path / "straight", *sets))
+    disk = Disk(monkeypatch, tmp_path / "run")
+    opening, play, count = builtins.open, session.play, 0
+
+    def refusing(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        disk.check(file, "r" not in mode)
+        return opening(file, mode, *arguments, **options)
+
+    async def playing(*arguments: Any) -> Any:
+        nonlocal count
+        report = await play(*arguments)
+        count += 1
+        disk.full = count in (2, 3)  # during rounds 3 and 4
+        return report
+
+    monkeypatch.setattr(builtins, "open", refusing)
+    monkeypatch.setattr(session, "play", playing)
+    play_node(begun(tmp_path / "run", *sets))
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "straight")
+    assert standing(tmp_path / "run") == ("ended", 6)
+    told = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert next(event["count"] for event in told if event["event"] == "events-lost") > 2
+    assert not is_locked(tmp_path / "run")
 
 
 @pytest.mark.slow

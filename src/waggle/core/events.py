@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from waggle.core.clock import Clock
+from waggle.core.errors import RunError
 from waggle.core.files import disk_errors
 
 
@@ -122,14 +123,25 @@ class Tail:
 
 
 class EventLog:
-    """Events in a file. At `max_bytes` it becomes `NAME.1` and a new one starts, so two files at most."""
+    """Events in a file. At `max_bytes` it becomes `NAME.1` and a new one starts, so two files at most.
+
+    What a full disk does not take is lost, and counted in `num_lost`: nothing stops for the lack of a record.
+    """
 
     def __init__(self, file: Path, clock: Clock, max_bytes: int = 32 << 20) -> None:
         self._file, self._clock, self._max_bytes = file, clock, max_bytes
+        self.num_lost = 0
         cut_torn_line(file)
 
     def emit(self, event: str, **fields: Any) -> None:
-        self.write({"at_s": round(self._clock.now_s(), 3), "event": event, **fields})
+        at_s = round(self._clock.now_s(), 3)
+        try:
+            if self.num_lost:
+                self.write({"at_s": at_s, "event": "events-lost", "count": self.num_lost})
+                self.num_lost = 0
+            self.write({"at_s": at_s, "event": event, **fields})
+        except RunError:
+            self.num_lost += 1
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one record as it is.

@@ -3,10 +3,12 @@
 Order is what makes `kill -9` harmless. A round is committed by one journal append; its metrics line follows
 and is written again on resume where it is missing. A checkpoint is a folder that appears whole; the journal
 that starts from it is created after, and older ones go last. Weights at any round are the newest checkpoint's
-plus the journal's steps. `NoArchive` is the null object that simulations use.
+plus the journal's steps. Where the disk refuses a round, it waits in memory for the next try, so that training goes on;
+a kill then loses those that wait. `NoArchive` is the null object that simulations use.
 """
 
 import shutil
+from collections import deque
 from pathlib import Path
 from typing import Protocol
 
@@ -21,12 +23,19 @@ from waggle.node.parcel import Inbox, Parcel
 from waggle.node.runfolder import RunFolder, read_noun
 from waggle.node.state import MAX_RECORD_BYTES, Record, Snapshot
 
+MAX_WAITING = 256
+"""Rounds that wait for a disk before the node gives up."""
+
 
 class Archive(Protocol):
     """Where a node keeps what must outlive it."""
 
-    def commit(self, record: Record) -> None:
-        """Make a round final."""
+    def commit(self, record: Record) -> str:
+        """Make a round final. Returns why it has to wait for the next call, or nothing.
+
+        Raises:
+            RunError: the disk has refused too many.
+        """
         ...
 
     def checkpoint(self, snapshot: Snapshot, learner: Learner) -> None:
@@ -57,7 +66,9 @@ class Archive(Protocol):
 class NoArchive:
     """Keeps nothing."""
 
-    def commit(self, record: Record) -> None: ...
+    def commit(self, record: Record) -> str:
+        return ""
+
     def checkpoint(self, snapshot: Snapshot, learner: Learner) -> None: ...
     def export(self, number: int, learner: Learner) -> None: ...
     def exported_round(self) -> int:
@@ -81,6 +92,10 @@ class DiskArchive:
         self._folder, self._keep = folder, keep
         self._metrics_bytes, self._experience_bytes = metrics_bytes, experience_bytes
         self._journal: Journal | None = None
+        self._waiting: deque[Record] = deque()
+        """Rounds that the disk has refused so far."""
+        self._unwritten = ""
+        """Metrics lines likewise."""
         self._inbox = Inbox(folder)
         with disk_errors(folder.path):
             folder.checkpoints.mkdir(exist_ok=True)
@@ -134,16 +149,30 @@ class DiskArchive:
                 f"{self._journal.file} was written by another release of waggle ({error}); resume with that release"
             ) from error
 
-    def commit(self, record: Record) -> None:
+    def commit(self, record: Record) -> str:
+        self._waiting.append(record)
+        try:
+            self._write_waiting()
+        except RunError as error:
+            if len(self._waiting) > MAX_WAITING:
+                raise
+            return str(error)
+        return ""
+
+    def _write_waiting(self) -> None:
         assert self._journal is not None
-        self._journal.append(encode(record))
-        self._inbox.clear()
-        self._append(self._folder.metrics_file, record.metrics, self._metrics_bytes)
+        while self._waiting:
+            self._journal.append(encode(self._waiting[0]))
+            self._unwritten += self._waiting.popleft().metrics
+            self._inbox.clear()
+        self._append(self._folder.metrics_file, self._unwritten, self._metrics_bytes)
+        self._unwritten = ""
 
     def take_parcel(self, num: int, max_bytes: int) -> Parcel | None:
         return self._inbox.take(num, max_bytes)
 
     def checkpoint(self, snapshot: Snapshot, learner: Learner) -> None:
+        self._write_waiting()
         number = snapshot.state.round
         if self._checkpoint(number).exists():  # the weights are the same, what is known of them may be more
             write_atomic(self._checkpoint(number) / "state.bin", encode(snapshot))

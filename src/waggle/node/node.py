@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from waggle.core.clock import Clock
 from waggle.core.config import Config
-from waggle.core.errors import ConfigError
+from waggle.core.errors import ConfigError, RunError
 from waggle.core.events import Events
 from waggle.core.keys import Key, peer_name
 from waggle.core.types import Peer
@@ -207,8 +207,22 @@ class Node:
 
     def checkpoint_if_due(self) -> None:
         """Store the whole state where enough time has passed since the last time."""
-        if self.clock.now_s() - self._last_checkpoint_s >= 60 * self.config.run.checkpoint_minutes:
+        now_s = self.clock.now_s()
+        if now_s - self._last_checkpoint_s >= 60 * self.config.run.checkpoint_minutes:
+            self._last_checkpoint_s = now_s  # where it fails the next try is as far away
             self.checkpoint()
+
+    def note_unsaved(self, why: str) -> None:
+        """Tell that something could not be stored, if that is so."""
+        if why:
+            self.events.emit("unsaved", round=self.state.round, why=why)
+
+    def where_it_can(self, store: Callable[[], None]) -> None:
+        """Store something that can also be stored later, or left out, where the disk refuses."""
+        try:
+            store()
+        except RunError as error:
+            self.note_unsaved(str(error))
 
     async def close(self) -> None:
         """Say goodbye to the peers."""

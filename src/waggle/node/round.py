@@ -266,19 +266,18 @@ def next_state(
 
 
 def record(node: Node, state: State, report: Report, batch: bytes, sealed: Sequence[Experience]) -> None:
-    """Commit the round, then tell of it."""
+    """Commit the round, then tell of it. A disk that is full keeps nobody from training on."""
     arrived, mixed = report.arrived, report.mixed
     used = tuple(group.id for group in mixed.foreign)
     metrics = json_line(_metrics(node, state, report))
-    node.archive.commit(
-        Record(state, batch, tuple(sealed), tuple(arrived.admitted), tuple(arrived.marks), used, metrics)
-    )
+    record = Record(state, batch, tuple(sealed), tuple(arrived.admitted), tuple(arrived.marks), used, metrics)
+    node.note_unsaved(node.archive.commit(record))
     node.state = state
     fates = {decision.id: decision.reason for decision in mixed.decisions}
     groups = {g.id: g for g in (*report.own, *mixed.foreign)}
-    node.archive.show([(group, fates.get(i, "")) for i, group in groups.items()])
+    node.where_it_can(lambda: node.archive.show([(group, fates.get(i, "")) for i, group in groups.items()]))
     if report.score and state.best_round == state.round:
-        node.archive.export(state.round, node.learner)
+        node.where_it_can(lambda: node.archive.export(state.round, node.learner))
     node.events.emit(
         "round",
         round=state.round,
@@ -286,7 +285,7 @@ def record(node: Node, state: State, report: Report, batch: bytes, sealed: Seque
         trained_s=round(state.trained_s, 3),
         **_traffic(node),
     )
-    node.checkpoint_if_due()
+    node.where_it_can(node.checkpoint_if_due)
     node.on_change()
 
 
