@@ -183,7 +183,8 @@ def trouble(stage: Stage, names: dict[str, str]) -> bool:
     again = told["received_bytes"] - sum(told["bytes_from"].values())
     print(f"  {report(told, names)}")
     print(f"  {resumed} of {num} chunks were there already and were verified; {again / 1e6:.1f} MB came for nothing")
-    print(f"  dropped as liar: {lied}; dropped since it failed: {failed}")
+    instead = "nobody: what the killed one had in hand was asked for elsewhere before"
+    print(f"  dropped as liar: {', '.join(lied)}; dropped since it failed: {', '.join(failed) or instead}")
     given = sum(told["bytes_from"].values())
     return (
         stage.check()

@@ -7,7 +7,7 @@ import pytest
 
 from waggle.core.clock import FakeClock
 from waggle.core.errors import RunError
-from waggle.core.events import EventLog, NoEvents, cut_torn_line, json_line, read_lines
+from waggle.core.events import EventLog, NoEvents, Tail, cut_torn_line, json_line, read_lines
 
 
 def test_a_line_is_time_event_and_fields(tmp_path: Path) -> None:
@@ -79,10 +79,39 @@ def test_what_is_no_record_is_passed_over(tmp_path: Path) -> None:
     assert list(read_lines(tmp_path / "none.jsonl")) == []
 
 
-def test_an_impossible_place_is_said(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / "gone" / "events.jsonl", FakeClock())
+def test_what_cannot_be_written_is_counted_and_told_later(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    log = EventLog(folder / "events.jsonl", FakeClock())
+    log.emit("x")
+    log.emit("y")
+    assert log.num_lost == 2
+    folder.mkdir()
+    log.emit("z")
+    told = list(read_lines(folder / "events.jsonl"))
+    assert [(record["event"], record.get("count")) for record in told] == [("events-lost", 2), ("z", None)]
     with pytest.raises(RunError, match=r"cannot write .*events\.jsonl: No such file"):
-        log.emit("x")
+        EventLog(tmp_path / "no" / "events.jsonl", FakeClock()).write({})
+
+
+def test_a_tail_tells_what_is_added_once_and_survives_rotation(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    log = EventLog(file, FakeClock(), max_bytes=200)
+    tail = Tail(file)
+    assert tail.new() == []
+    log.emit("a")
+    log.emit("b")
+    assert [record["event"] for record in tail.new()] == ["a", "b"]
+    with open(file, "a") as torn:
+        torn.write('{"event":"c"')
+    assert tail.new() == []
+    with open(file, "a") as torn:
+        torn.write("}\n[1]\n")
+    assert [record["event"] for record in tail.new()] == ["c"]
+    for _ in range(5):
+        log.emit("d", text="x" * 60)
+    assert [record["event"] for record in tail.new()][-1] == "d"
+    assert tail.new() == []
+    assert [record["event"] for record in Tail(file).new()][-1] == "d"  # the rotated file comes first
 
 
 def test_no_events_are_counted() -> None:

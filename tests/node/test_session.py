@@ -261,6 +261,38 @@ def test_training_goes_on_while_the_disk_is_full(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
+def test_a_paused_node_plays_no_round_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = made(tmp_path / "run")
+    waits: list[str] = []
+
+    async def looked(seconds: float) -> None:
+        waits.append(read_status(tmp_path / "run")[0].says)
+        if len(waits) == 3:
+            folder.pause_file.unlink()
+
+    monkeypatch.setattr(session.asyncio, "sleep", looked)
+    folder.pause_file.touch()
+    _, node = opened(folder)
+    play_node(node)
+    assert waits == ["resting: paused; `waggle pause --off` lets it go on; has not played a round yet"] * 3
+    assert standing(tmp_path / "run") == ("ended", 4)
+    assert read_status(tmp_path / "run")[0].notes == {}
+
+
+@pytest.mark.slow
+def test_a_node_whose_bytes_are_used_up_goes_offline_and_trains_alone(tmp_path: Path) -> None:
+    _, node = started(tmp_path / "run", "net.day_mb=0.001")
+    node.host.pace.receive(1000)
+    play_node(node)
+    assert standing(tmp_path / "run") == ("ended", 4)
+    assert read_status(tmp_path / "run")[0].says.startswith("offline: the bytes of the day are used up")
+    _, again = resumed(tmp_path / "run", lambda config: override_run(config, ["run.rounds=6", "net.day_mb=0"]))
+    play_node(again)
+    assert standing(tmp_path / "run") == ("ended", 6)
+    assert read_status(tmp_path / "run")[0].notes == {}
+
+
+@pytest.mark.slow
 def test_a_node_that_has_ended_can_be_lengthened(tmp_path: Path) -> None:
     play_node(begun(tmp_path / "run", "run.rounds=2"))
     play_node(continued(tmp_path / "run", lambda config: override_run(config, ["run.rounds=3"])))

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from waggle.core.errors import WaggleError
 
-ORDER = ("swarm", "join", "new", "status", "eval", "chat", "pool", "tasks", "config", "key", "doctor")
+ORDER = ("swarm", "join", "new", "status", "pause", "eval", "chat", "pool", "tasks", "config", "key", "doctor")
 """The commands as `--help` lists them: learn together, look, set up."""
 
 

@@ -46,7 +46,7 @@ def status(
 
 def _as_json(node: "NodeStatus") -> dict[str, Any]:
     fields = {name: getattr(node, name) for name in ("name", "state", "round", "reward", "last_s", "heldout")}
-    return {**fields, "folder": str(node.folder), "says": node.sentence, "counts": node.counts}
+    return {**fields, "folder": str(node.folder), "says": node.says, "counts": node.counts}
 
 
 def _print_table(path: Path, nodes: "list[NodeStatus]") -> None:
@@ -67,12 +67,30 @@ def _print_table(path: Path, nodes: "list[NodeStatus]") -> None:
     console.print(f"run {path}", soft_wrap=True)
     console.print(table)
     for node in nodes:
-        console.print(f"{node.name} {node.sentence}", soft_wrap=True)
+        console.print(f"{node.name} {node.says}", soft_wrap=True)
     if any(node.state == "stopped" for node in nodes):
         console.print(
             f"a node was killed, or stopped before its first round; go on with: waggle swarm --resume {path}",
             soft_wrap=True,
         )
+
+
+@app.command()
+def pause(
+    run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
+    off: Annotated[bool, typer.Option("--off", help="Let the nodes go on.")] = False,
+) -> None:
+    """Let the nodes of a run rest after their round, until `waggle pause RUN --off`.
+
+    They stay online and answer their peers. A pause outlives a restart.
+    """
+    from waggle.core.files import disk_errors
+    from waggle.node.runfolder import RunFolder, node_folders
+
+    for folder in map(RunFolder, node_folders(run)):
+        with disk_errors(folder.pause_file):
+            folder.pause_file.unlink(missing_ok=True) if off else folder.pause_file.touch()
+    print(f"the nodes of {run} {'go on' if off else 'rest after their round'}")
 
 
 @app.command()

@@ -17,6 +17,9 @@ Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+_HOURS = r"^(([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d)?$"
+
+
 class Section(BaseModel):
     """Base of the sections: unknown fields and values of another type are refused, values cannot change."""
 
@@ -123,6 +126,10 @@ class NetConfig(Section):
     """Addresses with ports to tell peers first, where a router or a container hides the node's own."""
     relays: Annotated[tuple[str, ...], Field(strict=False, max_length=8)] = ()
     """URLs of relays that lead to nodes which cannot be reached directly; none by default."""
+    upload_kb_s: Annotated[float, Field(ge=0)] = 0.0
+    """Most that the node sends, in kB a second (1,000 bytes); 0 means no such limit."""
+    day_mb: Annotated[float, Field(ge=0)] = 0.0
+    """Bytes of both ways after which the node is offline until midnight UTC and trains alone, in MB; 0: no limit."""
 
 
 class EvalConfig(Section):
@@ -147,6 +154,8 @@ class RunConfig(Section):
     """Rounds after which a node ends; 0 means no such limit."""
     minutes: Annotated[float, Field(ge=0)] = 0.0
     """Minutes of training after which a run ends; 0 means no such limit."""
+    hours: Annotated[str, Field(pattern=_HOURS)] = ""
+    """When the node may train, local time, e.g. 22:00-07:00; empty means always. It stays online in between."""
     checkpoint_minutes: Annotated[float, Field(gt=0)] = 5.0
     """Minutes between full checkpoints; what is between them is replayed from the journal."""
     keep_checkpoints: Positive = 1

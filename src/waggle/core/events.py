@@ -92,6 +92,10 @@ def _record(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
+_HEAD_BYTES = 64
+"""Enough of a file to tell it from the one that had its name before."""
+
+
 class Tail:
     """What is added to a JSONL file while somebody writes it. Example: `tail = Tail(file); tail.new()`.
 
@@ -102,6 +106,7 @@ class Tail:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._place = 0
+        self._head = b""
         self._started = False
 
     def new(self) -> list[dict[str, Any]]:
@@ -113,8 +118,10 @@ class Tail:
         if not self._file.exists():
             return found
         with open(self._file, "rb") as handle:
-            if handle.seek(0, 2) < self._place:
+            head = handle.read(_HEAD_BYTES)
+            if handle.seek(0, 2) < self._place or not head.startswith(self._head):
                 self._place = 0  # a new file
+            self._head = head
             handle.seek(self._place)
             data = handle.read()
         whole = data[: data.rfind(b"\n") + 1]

@@ -42,10 +42,11 @@ LANES = 4
 PIECE_S = 60.0
 """How long a provider may take for a piece, or for the manifest."""
 QUICK_S, SLOW_S = 4.0, 16.0
+"""An answer that took less makes the pace twice as high; one that took more halves it."""
 LEAST_LATE_S, LATE_S = 1.0, 10.0
 """Where no other is left, a chunk may be asked for a second time after so long: four times what chunks usually take."""
 MAX_FAILURES, REST_S = 5, 2.0
-"""A provider that fails so often in a row is dropped; before, it rests, twice as long each time."""
+"""A provider that fails so often in a row is dropped; until then it rests, twice as long each time."""
 ASKED_FIRST = 3
 """Providers that are asked for the manifest at a time."""
 _LOOK_S = 0.5

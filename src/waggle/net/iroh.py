@@ -16,9 +16,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from waggle.core.clock import SystemClock
 from waggle.core.errors import NetworkError
 from waggle.core.keys import Key, peer_name
 from waggle.core.types import Peer
+from waggle.net.pace import Pace
 from waggle.net.tasks import Tasks
 from waggle.net.transport import MAX_ADDRESS_CHARS
 from waggle.net.wire import MAX_FRAME_BYTES, MAX_REQUEST_BYTES, Link, OnLink, OnRequest, Reply
@@ -95,6 +97,7 @@ class IrohWire:
         spare: where to listen if that is taken; nowhere by default.
         announce: addresses that peers are told first, where the node's own are hidden.
         relays: URLs of relays for nodes that cannot be reached; none by default.
+        pace: counts what goes over the wire and holds it to a rate.
     """
 
     def __init__(
@@ -104,9 +107,11 @@ class IrohWire:
         spare: Sequence[str] = (),
         announce: Sequence[str] = (),
         relays: Sequence[str] = (),
+        pace: Pace | None = None,
     ) -> None:
         self._key, self._bind, self._spare = key, tuple(bind), tuple(spare)
         self._announce, self._relays = tuple(announce), list(relays)
+        self.pace = pace or Pace(SystemClock())
         self._endpoint: Any = None
         self._tasks = Tasks()
         self._knocking = 0
@@ -166,7 +171,7 @@ class IrohWire:
             return  # somebody who knocked and did not come in
         finally:
             self._knocking -= 1
-        self._tasks.begin(self._serve(IrohLink(connection, dialled=False)))
+        self._tasks.begin(self._serve(IrohLink(connection, self.pace, dialled=False)))
 
     async def _serve(self, link: "IrohLink") -> None:
         """Hand a link over, and its streams to whom they are for, until it ends."""
@@ -190,13 +195,14 @@ class IrohWire:
                     link.take_frames(stream)
                     return
                 body = await stream.recv().read_to_end(MAX_REQUEST_BYTES)
+                self.pace.receive(len(body))
         except (iroh.IrohError, TimeoutError):
             return  # the caller went away, wrote too much or too slowly: his request is no more
         try:
             async with asyncio.timeout(ANSWER_S):
                 reply = await self._on_request(link.peer, bytes(body))
                 head = bytes((reply.fine,)) + len(reply.body).to_bytes(_REPLY_HEAD - 1, "big")
-                await stream.send().write_all(head + reply.body)
+                await _write(stream.send(), head + reply.body, self.pace)
                 await stream.send().finish()
         except (iroh.IrohError, TimeoutError):
             return  # nobody waits for the answer any more, or reads it too slowly
@@ -212,7 +218,7 @@ class IrohWire:
             stream = await connection.open_bi()
         except (iroh.IrohError, ValueError) as error:
             raise NetworkError(f"{peer_name(peer.id)} is not at {peer.address}: {_said(error)}") from error
-        link = IrohLink(connection, dialled=True)
+        link = IrohLink(connection, self.pace, dialled=True)
         link.frames_go(stream)
         self._tasks.begin(self._serve(link))
         return link
@@ -227,12 +233,20 @@ class IrohWire:
                 await endpoint.close()
 
 
+async def _write(sender: Any, data: bytes, pace: Pace) -> None:
+    """Write at the wire's pace."""
+    for first in range(0, len(data), pace.piece_bytes):
+        piece = data[first : first + pace.piece_bytes]
+        await pace.send(len(piece))
+        await sender.write_all(piece)
+
+
 class IrohLink:
     """One connection. Fills `Link`."""
 
-    def __init__(self, connection: Any, dialled: bool) -> None:
+    def __init__(self, connection: Any, pace: Pace, dialled: bool) -> None:
         self.peer, self.dialled = bytes(connection.remote_id().to_bytes()), dialled
-        self._connection = connection
+        self._connection, self._pace = connection, pace
         self.received_bytes = 0
         self._sender: Any = None
         self._receiver: Any = None
@@ -275,7 +289,7 @@ class IrohLink:
                 data, self._begun = _FRAMES + data, True
             await self._frame_stream()
             try:
-                await self._sender.write_all(data)
+                await _write(self._sender, data, self._pace)
             except _iroh().IrohError as error:
                 raise NetworkError(self._why(error)) from error
 
@@ -295,6 +309,7 @@ class IrohLink:
                 raise NetworkError(self._why(None))
             self._buffer += data
             self.received_bytes += len(data)
+            self._pace.receive(len(data))
             self._split()
         return self._frames.popleft()
 
@@ -312,12 +327,13 @@ class IrohLink:
     async def ask(self, body: bytes, max_reply_bytes: int) -> Reply:
         try:
             stream = await self._connection.open_bi()
-            await stream.send().write_all(_REQUEST + body)
+            await _write(stream.send(), _REQUEST + body, self._pace)
             await stream.send().finish()
             head = await stream.recv().read_exact(_REPLY_HEAD)
             size = int.from_bytes(head[1:], "big")
             if size > max_reply_bytes:
                 raise NetworkError(f"an answer of {size} bytes; at most {max_reply_bytes} are accepted")
+            self._pace.receive(_REPLY_HEAD + size)
             return Reply(head[0] == 1, bytes(await stream.recv().read_exact(size)) if size else b"")
         except _iroh().IrohError as error:
             raise NetworkError(self._why(error)) from error

@@ -43,7 +43,8 @@ from waggle.net.transport import (
 )
 from waggle.net.wire import Link, Wire
 
-TICK_S, PING_S, SILENT_S = 0.5, 2.5, 7.5
+TICK_S, PING_S, SILENT_S = 0.5, 2.5, 12.0
+"""Silence is longer than a line takes that loses a tenth and answers after two seconds."""
 GOSSIP_S = 30.0
 """How often a neighbour is told of others, a stranger met, and the book saved."""
 EVICT_S = 5.0

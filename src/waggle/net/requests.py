@@ -16,7 +16,7 @@ from waggle.net.tasks import Tasks
 from waggle.net.transport import Answer, count_traffic
 from waggle.net.wire import MAX_REQUEST_BYTES, Link, Reply, Wire
 
-DIAL_S = 5.0
+DIAL_S = 8.0
 """Longest wait for a connection, and for the first frame on it."""
 VISITS = 16
 """Links kept to peers who are no neighbours."""

@@ -82,6 +82,7 @@ class Exchange:
 
     async def start(self, bootstrap: Sequence[Peer]) -> Peer:
         """Go online. Nobody reachable is not an error: the node trains alone and keeps trying."""
+        self._inbox = self.transport.subscribe(self._charter, self._ruling)  # anew: a closed transport ended it
         me = await self.transport.start()
         if bootstrap:
             try:

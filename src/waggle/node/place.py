@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from waggle.core.clock import Clock
+from waggle.core.clock import SystemClock
 from waggle.core.config import Config
 from waggle.core.errors import ConfigError
 from waggle.core.files import write_atomic
@@ -18,9 +18,10 @@ from waggle.core.types import Charter, Peer, Ticket
 from waggle.net.book import Book
 from waggle.net.iroh import ANYWHERE, IrohWire
 from waggle.net.overlay import OverlayTransport
+from waggle.net.pace import Pace
 from waggle.net.terms import Terms
 from waggle.net.thread import ThreadTransport
-from waggle.net.transport import address_text, read_address
+from waggle.net.transport import Transport, address_text, read_address
 from waggle.node.runfolder import RunFolder
 from waggle.swarm.charter import is_member, ticket_text
 
@@ -30,12 +31,14 @@ MAX_BOOTSTRAP = 32
 MAX_TICKET_PEERS = 8
 
 
-def transport_for(folder: RunFolder, key: Key, config: Config, charter: Charter, clock: Clock) -> ThreadTransport:
+def transport_for(folder: RunFolder, key: Key, config: Config, charter: Charter, pace: Pace) -> Transport:
     """The node's transport, on a thread of its own, not yet started."""
     net = config.net
-    wire = IrohWire(key, net.listen or usual_ports(key.id), () if net.listen else ANYWHERE, net.announce, net.relays)
+    wire = IrohWire(
+        key, net.listen or usual_ports(key.id), () if net.listen else ANYWHERE, net.announce, net.relays, pace
+    )
     terms = Terms(charter_digest(charter), admits=partial(is_member, charter))
-    return ThreadTransport(OverlayTransport(key, wire, clock, Book(key.id, folder.book_file), terms))
+    return ThreadTransport(OverlayTransport(key, wire, SystemClock(), Book(key.id, folder.book_file), terms))
 
 
 def usual_ports(peer: bytes) -> tuple[str, str]:

@@ -14,6 +14,8 @@ RUN/
   bootstrap        peers to come in through, one address a line
   address          where this node was reachable last
   ticket           an invitation that leads to this node, to be passed on
+  paused           while it is there, no round is begun (`waggle pause`)
+  usage            bytes sent and received today, where they are limited
   book.bin         the address book          log   what a node of a swarm printed since its last start
 """
 
@@ -56,6 +58,8 @@ class RunFolder:
         self.address_file = path / "address"
         self.ticket_file = path / "ticket"
         self.book_file = path / "book.bin"
+        self.pause_file = path / "paused"
+        self.usage_file = path / "usage"
         self.log_file = path / "log"
         self._lock: int | None = None
 

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,16 +19,20 @@ from rich.console import Console
 
 from waggle.core.clock import SystemClock
 from waggle.core.config import Config
-from waggle.core.errors import NetworkError
+from waggle.core.errors import NetworkError, RunError
 from waggle.core.keys import Key
 from waggle.core.types import Charter, Peer
 from waggle.node import build, place
+from waggle.node.host import Host
 from waggle.node.node import Node
 from waggle.node.round import play
 from waggle.node.runfolder import RunFolder
 from waggle.node.view import View
 from waggle.policy.machine import keep_heap
 from waggle.tasks.grade import Graders
+
+REST_S = 1.0
+"""How often a node that rests looks whether it may go on."""
 
 
 @dataclass
@@ -41,6 +45,10 @@ class Session:
     charter: Charter
     node: Node
     graders: Graders
+    host: Host
+    online: bool = False
+    rested: str = ""
+    """Why the node rests now, if it does."""
 
     def close(self) -> None:
         """End the graders and give the folder back."""
@@ -84,7 +92,8 @@ def open_node(
         config = build.fitted(config, made)
         graders = undo.enter_context(closing(Graders(charter.families, functions=bool(config.tasks.file))))
         clock = SystemClock()
-        transport = place.transport_for(folder, key, config, charter, clock)
+        host = Host(folder, config, clock)
+        transport = place.transport_for(folder, key, config, charter, host.pace)
         parts = build.Parts(config, charter, files, graders, clock, made.activation_bytes)
         policy = build.load_policy(config, made.kv_bytes)
         node, archive = build.make_node(parts, folder, key, policy, transport)
@@ -92,7 +101,7 @@ def open_node(
         if node.state.round:
             console.print(f"{folder.path.name} goes on after round {node.state.round} ({replayed} rounds replayed)")
         undo.pop_all()
-    return Session(console, folder, config, charter, node, graders)
+    return Session(console, folder, config, charter, node, graders, host)
 
 
 async def run(session: Session, view: View | None, stop: Callable[[], bool]) -> None:
@@ -110,7 +119,8 @@ async def run(session: Session, view: View | None, stop: Callable[[], bool]) -> 
     try:
         await _go_online(session)
         while not over():
-            await play(node)
+            if not await _rested(session):
+                await play(node)
             if view:
                 view.look()
         node.close_steering()
@@ -123,8 +133,32 @@ async def run(session: Session, view: View | None, stop: Callable[[], bool]) -> 
 async def _go_online(session: Session) -> None:
     node, folder = session.node, session.folder
     me = await node.start(place.bootstrap_of(folder))
+    session.online = True
+    node.events.emit("online", address=me.address)
     place.keep_address(folder, me, session.charter)
     session.console.print(f"listening on {me.address}; {folder.ticket_file} invites others", highlight=False)
+
+
+async def _rested(session: Session) -> bool:
+    """Do what the host wants done between two rounds: wait a moment, or change whether the node is online."""
+    node, host = session.node, session.host
+    if why := host.rests():
+        if why != session.rested:
+            node.events.emit("resting", why=why)
+        session.rested = why
+        await asyncio.sleep(REST_S)
+        return True
+    session.rested = ""
+    may_talk = session.online
+    with suppress(RunError):  # a full disk: what was used is written down after the next round
+        may_talk = host.may_talk()
+    if may_talk and not session.online:
+        await _go_online(session)
+    elif session.online and not may_talk:
+        node.events.emit("offline", why="the bytes of the day are used up; training alone until midnight UTC")
+        session.online = False
+        await _go_offline(node)
+    return False
 
 
 async def _go_offline(node: Node) -> None:

@@ -14,6 +14,7 @@ from waggle.node.runfolder import RunFolder, is_locked, node_folders
 
 _BARS = "▁▂▃▄▅▆▇█"
 _TREND = 16
+_NOTED = ("resting", "offline", "unsaved")
 
 
 @dataclass
@@ -46,6 +47,13 @@ class NodeStatus:
     """Seconds of training, over all starts."""
     round_s: float = 0.0
     """Length of the last round."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """What keeps it from playing, talking or storing now."""
+
+    @property
+    def says(self) -> str:
+        """What it is doing, in one sentence."""
+        return "; ".join((*(f"{what}: {why}" for what, why in self.notes.items()), self.sentence))
 
 
 class Watch:
@@ -152,7 +160,13 @@ def _take_event(status: NodeStatus, event: dict[str, Any]) -> None:
     status.last_s = at_s if isinstance(at_s, int | float) else status.last_s
     if event["event"] == "unreachable":
         status.counts["unreachable"] += 1
+    elif event["event"] in _NOTED:
+        status.notes[event["event"]] = str(event["why"])
+    elif event["event"] == "online":
+        status.notes.clear()
     elif event["event"] == "round":
+        status.notes.pop("resting", None)
+        status.notes.pop("unsaved", None)
         status.round_s, status.trained_s = float(event["seconds"]), float(event["trained_s"])
         status.sent_bytes, status.received_bytes = int(event["sent_bytes"]), int(event["received_bytes"])
 

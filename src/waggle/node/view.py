@@ -68,7 +68,7 @@ class View:
         elif line["round"] % 5 == 0 or line["round"] == 1:
             reward = smooth(tuple(status.rewards))
             self.console.print(
-                f"{status.name} round {line['round']}: reward {reward:.2f}, {status.sentence} | {self._footer()}",
+                f"{status.name} round {line['round']}: reward {reward:.2f}, {status.says} | {self._footer()}",
                 highlight=False,
             )
 
@@ -95,7 +95,7 @@ class View:
                 f"{status.foreign / status.trained:.0%}" if status.trained else "-",
                 f"{status.sent_bytes / 1000:.0f} kB",
             )
-        says = [Text(f"{status.name} {status.sentence}", no_wrap=False, overflow="fold") for status in shown]
+        says = [Text(f"{status.name} {status.says}", no_wrap=False, overflow="fold") for status in shown]
         return Group(table, *says, Text(self._footer()))
 
 

@@ -1,0 +1,39 @@
+"""What a node sends and receives, counted, and held to so many bytes a second on the way out.
+
+A piece that is due waits for its turn; nothing is dropped here. A second's worth may go at once, so that small frames
+between large ones are not held up by more than that.
+"""
+
+from waggle.core.clock import Clock
+
+LEAST_PIECE_BYTES = 1024
+
+
+class Pace:
+    """Example: `await Pace(clock, bytes_per_s=8000).send(500)`, before 500 bytes are written. 0 is without a limit."""
+
+    def __init__(self, clock: Clock, bytes_per_s: float = 0.0) -> None:
+        self._clock, self._bytes_per_s = clock, bytes_per_s
+        self._free_s = 0.0
+        """When the line will have carried all that was let through."""
+        self.total_bytes = 0
+        """Of both ways, as handed to the wire."""
+
+    @property
+    def piece_bytes(self) -> int:
+        """How much to hand over at a time, so that others get their turn."""
+        return max(LEAST_PIECE_BYTES, int(self._bytes_per_s)) if self._bytes_per_s else 1 << 30
+
+    async def send(self, size_bytes: int) -> None:
+        """Return once these bytes may go."""
+        self.total_bytes += size_bytes
+        if not self._bytes_per_s:
+            return
+        now_s = self._clock.now_s()
+        self._free_s = max(self._free_s, now_s) + size_bytes / self._bytes_per_s
+        if (wait_s := self._free_s - now_s - 1.0) > 0:
+            await self._clock.sleep(wait_s)
+
+    def receive(self, size_bytes: int) -> None:
+        """Count what came."""
+        self.total_bytes += size_bytes
