@@ -14,6 +14,7 @@ from waggle.core.errors import ModelError
 
 if TYPE_CHECKING:
     from waggle.node.chatting import Answer, Conversation
+    from waggle.node.doctor import Finding
     from waggle.node.status import NodeStatus
 
 RUNS = Path("runs")
@@ -166,19 +167,37 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+def _reached(where: str) -> "list[Finding]":
+    from waggle.node.reachability import examine_reach
+
+    return examine_reach(where)
+
+
 @app.command()
 def doctor(
     run: Annotated[Path | None, typer.Argument(help="Also examine this run folder.", show_default=False)] = None,
+    reach: Annotated[
+        str | None,
+        typer.Option(
+            "--reach",
+            help="Try instead whether the peers of this ticket or run folder can be reached, and reach this machine.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Look for what would keep Waggle from working.
 
-    One line a fault, with its cause and its cure; nothing is changed and the network is not used.
-        Exit code 1 where there is a fault.
+    One line a fault, with its cause and its cure; nothing is changed, and the network is used for --reach alone.
+    Exit code 1 where there is a fault.
     """
+    from waggle.net.namespace import enter_held
+
+    if reach and not reach.startswith("waggle1:"):
+        enter_held(Path(reach) / "network")  # before any import that starts a thread
     from waggle.node.doctor import examine
 
     faults = 0
-    for finding in examine(run):
+    for finding in _reached(reach) if reach else examine(run):
         mark = "ok   " if not finding.cure else "FAULT"
         print(f"{mark} {finding.what}" + (f"; {finding.cure}" if finding.cure else ""), flush=True)
         faults += bool(finding.cure)

@@ -116,6 +116,7 @@ class IrohWire:
         self._tasks = Tasks()
         self._knocking = 0
         """Handshakes under way."""
+        self._links: dict[bytes, IrohLink] = {}
         self._on_link: OnLink | None = None
         self._on_request: OnRequest | None = None
 
@@ -176,6 +177,7 @@ class IrohWire:
     async def _serve(self, link: "IrohLink") -> None:
         """Hand a link over, and its streams to whom they are for, until it ends."""
         assert self._on_link is not None
+        self._links[link.peer] = link
         if not link.dialled:
             self._on_link(link)
         self._tasks.begin(link.refuse_one_way())
@@ -184,6 +186,8 @@ class IrohWire:
             await room.acquire()
             task = self._tasks.begin(self._handle(link, stream))
             task.add_done_callback(lambda _: room.release())
+        if self._links.get(link.peer) is link:
+            del self._links[link.peer]
 
     async def _handle(self, link: "IrohLink", stream: Any) -> None:
         iroh = _iroh()
@@ -222,6 +226,10 @@ class IrohWire:
         link.frames_go(stream)
         self._tasks.begin(self._serve(link))
         return link
+
+    def host_of(self, peer: bytes) -> str:
+        link = self._links.get(peer)
+        return link.host if link else ""
 
     async def close(self) -> None:
         if self._endpoint is None:
@@ -265,6 +273,12 @@ class IrohLink:
         """Likewise, of a stream that the other end opened; the first of its kind counts."""
         if self._sender is None:
             self.frames_go(stream)
+
+    @property
+    def host(self) -> str:
+        """Where the other end is, without its port; empty where it comes by a relay."""
+        found = [str(path.remote_addr) for path in self._connection.paths() if not path.is_relay]
+        return found[0].rpartition(":")[0] if found else ""
 
     async def next_stream(self) -> Any:
         """The next stream that the peer opens, or None once the link is gone."""

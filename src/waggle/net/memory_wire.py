@@ -75,6 +75,9 @@ class MemoryWire:
         other._on_link(theirs)
         return mine
 
+    def host_of(self, peer: bytes) -> str:
+        return "memory" if any(link.peer == peer for link in self.links) else ""
+
     async def close(self) -> None:
         self._wires.open.pop(self.id, None)
         for link in list(self.links):

@@ -21,7 +21,7 @@ from waggle.core.errors import NetworkError, RunError, printable
 from waggle.core.keys import Key, peer_name
 from waggle.core.rng import rng_for, seed_for
 from waggle.core.types import Peer
-from waggle.net import frames
+from waggle.net import frames, reach
 from waggle.net.book import Book, Record, signed
 from waggle.net.deadline import deadline
 from waggle.net.frames import TOLD, Bye, Have, Hello, Known, Ping, Push, Said, Want, Welcome
@@ -70,6 +70,7 @@ class OverlayTransport:
         self._spread = Spread(clock, self.counts, self._rng)
         self._tasks = Tasks()
         self._requests = Requests(wire, clock, book, self.counts, self._link_of, terms.admits, self._tasks)
+        self.serve(reach.PROTO, reach.dial_back(wire, clock))
         self._meetings: dict[bytes, asyncio.Task[str]] = {}
         self._strangers: dict[Link, None] = {}
         self._bootstrap: list[Peer] = []

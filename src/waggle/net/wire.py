@@ -87,6 +87,10 @@ class Wire(Protocol):
         """
         ...
 
+    def host_of(self, peer: bytes) -> str:
+        """From which host a peer's link comes, as an address has it; empty where that is not known."""
+        ...
+
     async def close(self) -> None:
         """Go offline; all links end."""
         ...
