@@ -10,7 +10,7 @@ from waggle.core.errors import RunError
 from waggle.core.events import json_line
 from waggle.core.types import Family
 from waggle.node.runfolder import RunFolder
-from waggle.node.status import NodeStatus, age, newest_run, rate, read_status, sentence, spark
+from waggle.node.status import STALLED_S, NodeStatus, _problems, age, newest_run, rate, read_status, sentence, spark
 
 LINE = {"round": 1, "reward": 0.25, "own_groups": 4, "foreign_groups": 2, "peers": 3, "refused": {}}
 
@@ -127,3 +127,68 @@ def test_rates_and_trends() -> None:
     assert spark([]) == ""
     assert len(spark([0.5] * 100)) == 16
     assert spark([-1.0, 2.0]) == "▁█"
+
+
+def health(folder: RunFolder, now_s: float = 1000.0, free_bytes: int = 1 << 40) -> list[str]:
+    return list(_problems(status_of(folder), folder, now_s, free_bytes))
+
+
+def wrote(folder: RunFolder, *events: dict[str, object]) -> None:
+    folder.events_file.write_text("".join(json_line({"at_s": 1000.0, **event}) for event in events))
+
+
+ROUND = {"event": "round", "seconds": 5.0, "trained_s": 5.0, "sent_bytes": 1, "received_bytes": 2}
+
+
+def test_a_healthy_node_has_no_problems(tmp_path: Path) -> None:
+    folder = made(tmp_path / "run", json_line(LINE))
+    wrote(folder, ROUND)
+    assert health(folder) == []
+    folder.close()
+    assert status_of(folder).problems == []
+
+
+def test_a_node_that_writes_nothing_is_stalled_unless_it_rests_or_its_rounds_are_long(tmp_path: Path) -> None:
+    folder = made(tmp_path / "run", json_line(LINE))
+    wrote(folder, ROUND)
+    assert health(folder, 1000 + STALLED_S + 60) == ["nothing was written for 11 minutes"]
+    wrote(folder, {**ROUND, "seconds": 1000.0})
+    assert health(folder, 1000 + STALLED_S + 60) == []
+    wrote(folder, ROUND, {"event": "resting", "why": "paused"})
+    assert health(folder, 1000 + 9 * STALLED_S) == []
+    wrote(folder, ROUND, {"event": "resting", "why": "paused"}, ROUND)
+    assert health(folder, 1000 + 9 * STALLED_S) != []
+    folder.close()
+
+
+def test_a_full_disk_is_a_problem_and_rounds_that_wait_for_it(tmp_path: Path) -> None:
+    folder = made(tmp_path / "run", json_line(LINE))
+    wrote(folder, ROUND, {"event": "unsaved", "why": "cannot write x"})
+    assert health(folder, free_bytes=5_000_000) == [
+        "the disk is full: 5 MB are free",
+        "rounds wait in memory: cannot write x",
+    ]
+    folder.close()
+
+
+@pytest.mark.parametrize(("known", "alone", "problem"), [("", 20, False), ("x@y\n", 9, False), ("x@y\n", 10, True)])
+def test_a_node_that_was_invited_and_meets_nobody_is_not_healthy(
+    tmp_path: Path, known: str, alone: int, problem: bool
+) -> None:
+    lines = [json_line({**LINE, "round": n, "foreign_groups": 0, "peers": 0}) for n in range(2, alone + 2)]
+    folder = made(tmp_path / "run", json_line(LINE), *lines)
+    folder.bootstrap_file.write_text(known)
+    wrote(folder, ROUND)
+    assert bool(health(folder)) is problem
+    wrote(folder, ROUND, {"event": "offline", "why": "the bytes of the day are used up"})
+    assert health(folder) == []
+    folder.close()
+
+
+def test_a_killed_node_is_not_healthy_and_one_that_ended_is(tmp_path: Path) -> None:
+    folder = made(tmp_path / "run", json_line(LINE))
+    folder.close()
+    folder.journals.mkdir()
+    assert status_of(folder).problems == []
+    (folder.journals / "round_000000.log").write_bytes(b"rounds")
+    assert status_of(folder).problems == ["it was killed, or stopped before its first round"]

@@ -30,8 +30,9 @@ def status(
 ) -> None:
     """Show what the nodes of a run are doing.
 
-    Exit code 0: every node is running or has ended in order. 1: a node was killed, or stopped before its first
-    round. 5: there is no such run, or its folder is damaged.
+    Exit code 0: every node is running as it should, or has ended in order. 1: one is not healthy: it was killed, has
+    written nothing for long, cannot store its rounds, or has not reached a peer for ten rounds. 5: there is no such
+    run, or its folder is damaged.
     """
     from waggle.node.status import newest_run, read_status
 
@@ -41,13 +42,14 @@ def status(
         print(json.dumps({"run": str(path), "nodes": [_as_json(node) for node in nodes]}, indent=2))
     else:
         _print_table(path, nodes)
-    if any(node.state == "stopped" for node in nodes):
+    if any(node.problems for node in nodes):
         raise typer.Exit(1)
 
 
 def _as_json(node: "NodeStatus") -> dict[str, Any]:
     fields = {name: getattr(node, name) for name in ("name", "state", "round", "reward", "last_s", "heldout")}
-    return {**fields, "folder": str(node.folder), "says": node.says, "counts": node.counts}
+    health = {"healthy": not node.problems, "problems": node.problems}
+    return {**fields, **health, "folder": str(node.folder), "says": node.says, "counts": node.counts}
 
 
 def _print_table(path: Path, nodes: "list[NodeStatus]") -> None:
@@ -69,11 +71,11 @@ def _print_table(path: Path, nodes: "list[NodeStatus]") -> None:
     console.print(table)
     for node in nodes:
         console.print(f"{node.name} {node.says}", soft_wrap=True)
+    for node in nodes:
+        for problem in node.problems:
+            console.print(f"{node.name} is not healthy: {problem}", soft_wrap=True)
     if any(node.state == "stopped" for node in nodes):
-        console.print(
-            f"a node was killed, or stopped before its first round; go on with: waggle swarm --resume {path}",
-            soft_wrap=True,
-        )
+        console.print(f"go on with: waggle swarm --resume {path}", soft_wrap=True)
 
 
 @app.command()

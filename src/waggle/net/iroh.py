@@ -347,10 +347,21 @@ class IrohLink:
             size = int.from_bytes(head[1:], "big")
             if size > max_reply_bytes:
                 raise NetworkError(f"an answer of {size} bytes; at most {max_reply_bytes} are accepted")
-            self._pace.receive(_REPLY_HEAD + size)
-            return Reply(head[0] == 1, bytes(await stream.recv().read_exact(size)) if size else b"")
+            return Reply(head[0] == 1, await self._read(stream.recv(), size))
         except _iroh().IrohError as error:
             raise NetworkError(self._why(error)) from error
+
+    async def _read(self, receiver: Any, size: int) -> bytes:
+        """An answer, piece by piece: each says that the peer is there."""
+        data = bytearray()
+        while len(data) < size:
+            piece = await receiver.read(min(_READ_BYTES, size - len(data)))
+            if not piece:
+                raise NetworkError(f"an answer that ends after {len(data)} of {size} bytes")
+            data += piece
+            self.received_bytes += len(piece)
+            self._pace.receive(len(piece))
+        return bytes(data)
 
     def _why(self, error: BaseException | None) -> str:
         reason = self._connection.close_reason()

@@ -1,8 +1,9 @@
 """What a run is doing, in words, from the files it writes: nothing here talks to a running node."""
 
+import shutil
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,10 @@ from waggle.node.runfolder import RunFolder, is_locked, node_folders
 
 _BARS = "▁▂▃▄▅▆▇█"
 _TREND = 16
+STALLED_S, STALLED_ROUNDS = 600.0, 3.0
+"""A running node that writes nothing for so long, in seconds and in rounds of its own, is stalled."""
+LEAST_FREE_BYTES = 64_000_000
+ALONE_ROUNDS = 10
 _NOTED = ("resting", "offline", "unsaved")
 
 
@@ -49,6 +54,11 @@ class NodeStatus:
     """Length of the last round."""
     notes: dict[str, str] = field(default_factory=dict)
     """What keeps it from playing, talking or storing now."""
+
+    rounds_alone: int = 0
+    """The last rounds without a peer, in a row."""
+    problems: list[str] = field(default_factory=list)
+    """What keeps it from being healthy, a sentence each."""
 
     @property
     def says(self) -> str:
@@ -134,9 +144,29 @@ def read_status(path: Path) -> list[NodeStatus]:
 def _read_node(folder: RunFolder) -> NodeStatus:
     watch = Watch(folder)
     watch.look()
+    status = watch.status
     if not is_locked(folder.path):
-        watch.status.state = "stopped" if not watch.status.round or _unsaved(folder) else "ended"
-    return watch.status
+        status.state = "stopped" if not status.round or _unsaved(folder) else "ended"
+    status.problems = list(_problems(status, folder, time.time(), shutil.disk_usage(folder.path).free))
+    return status
+
+
+def _problems(status: NodeStatus, folder: RunFolder, now_s: float, free_bytes: int) -> Iterator[str]:
+    """What an operator would want to be woken for."""
+    if status.state == "stopped":
+        yield "it was killed, or stopped before its first round"
+    if status.state != "running":
+        return
+    patience_s = max(STALLED_S, STALLED_ROUNDS * status.round_s)
+    if "resting" not in status.notes and status.last_s is not None and now_s - status.last_s > patience_s:
+        yield f"nothing was written for {(now_s - status.last_s) / 60:.0f} minutes"
+    if free_bytes < LEAST_FREE_BYTES:
+        yield f"the disk is full: {free_bytes / 1e6:.0f} MB are free"
+    if "unsaved" in status.notes:
+        yield f"rounds wait in memory: {status.notes['unsaved']}"
+    knows_somebody = folder.bootstrap_file.exists() and folder.bootstrap_file.stat().st_size > 0
+    if knows_somebody and status.rounds_alone >= ALONE_ROUNDS and "offline" not in status.notes:
+        yield f"no peer was reachable for {status.rounds_alone} rounds; `waggle doctor --reach {folder.path}` looks why"
 
 
 def _take(status: NodeStatus, line: dict[str, Any], foreign: int, ahead: int) -> None:
@@ -147,6 +177,7 @@ def _take(status: NodeStatus, line: dict[str, Any], foreign: int, ahead: int) ->
     reward = None if line["reward"] is None else float(line["reward"])
     used, own, peers = int(line["foreign_groups"]), int(line["own_groups"]), int(line["peers"])
     status.round, status.reward, status.sentence, status.peers = number, reward, told, peers
+    status.rounds_alone = 0 if peers or not foreign else status.rounds_alone + 1
     status.heldout += heldout
     status.rewards.append(reward or 0.0)
     status.foreign += used
