@@ -125,12 +125,17 @@ def swarm(
 
 @app.command()
 def join(
-    ticket: Annotated[str | None, typer.Argument(help="Ticket of a swarm; without one, a swarm of one.")] = None,
+    ticket: Annotated[
+        str | None, typer.Argument(help="Ticket of a swarm, or a file that holds it; without one, a swarm of one.")
+    ] = None,
     config_file: ConfigFile = None,
     sets: Sets = None,
     run: Folder = None,
     resume: Resume = None,
     key: KeyFile = None,
+    go_on: Annotated[
+        bool, typer.Option("--continue", help="Continue the run in the folder of --run, if there is one.")
+    ] = False,
     into: Annotated[
         Path | None,
         typer.Option("--into", help="Join the local swarm in this run folder, on its network.", show_default=False),
@@ -140,8 +145,9 @@ def join(
 ) -> None:
     """Run one node, unattended: it finds its peers again after every start, and asks nothing.
 
-    With --resume only settings of [run] and [net] can be changed. A running node's folder holds a ticket that leads
-    to it. Where no peer is reachable, the node trains alone, says so and keeps trying.
+    With --resume only settings of [run] and [net] can be changed. A service starts a node with --run and --continue,
+    again and again. A running node's folder holds a ticket that leads to it. Where no peer is reachable, the node
+    trains alone, says so and keeps trying.
     """
     from waggle.net.namespace import enter_held
 
@@ -158,7 +164,12 @@ def join(
     if ticket and into:
         raise ConfigError("--into names the swarm already; leave out the ticket")
     config = load(config_file, sets or [])
-    invitation = joining.invitation(ticket, into)
+    if go_on and not run:
+        raise ConfigError("--continue needs the folder of the run; name it with --run")
+    again = go_on and run is not None and (run / "run.json").exists()
+    invitation = joining.invitation(ticket, into, again)
+    if again and run:
+        return joining.go_on(console, run, config, invitation, quiet, tied)
     with new_folder(run, "node") as path:
         console.print(f"run folder {path}", highlight=False)
         folder = joining.begin(console, path, config, key_file(key), invitation)

@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,15 +11,16 @@ from rich.console import Console
 
 from waggle.core.clock import SystemClock
 from waggle.core.config import Config
-from waggle.core.errors import IdentityError
+from waggle.core.errors import ConfigError, IdentityError
 from waggle.core.files import disk_errors
 from waggle.core.keys import Key, peer_name
+from waggle.core.sealing import charter_digest
 from waggle.core.types import Charter, Peer
 from waggle.net.transport import read_address
 from waggle.node import build, place
 from waggle.node.runfolder import RunFolder, node_folders
 from waggle.node.session import open_node, play_node, prepare
-from waggle.swarm.charter import is_member, read_ticket
+from waggle.swarm.charter import PREFIX, is_member, read_ticket
 
 IN_USE = Path(".waggle") / "in-use"
 
@@ -32,8 +33,12 @@ class Invitation:
     peers: list[Peer]
 
 
-def invitation(ticket: str | None, into: Path | None) -> Invitation | None:
+def invitation(ticket: str | None, into: Path | None, again: bool = False) -> Invitation | None:
     """What a ticket or a local swarm's folder says; None for a swarm of one.
+
+    Args:
+        ticket: its text, or a file that holds it.
+        again: whether the node has joined before, so that an old ticket does.
 
     Raises:
         ConfigError: a ticket that is none, or has expired.
@@ -45,8 +50,17 @@ def invitation(ticket: str | None, into: Path | None) -> Invitation | None:
         return Invitation(folders[0].charter(), [peer for peer in reachable if peer])
     if ticket is None:
         return None
-    read = read_ticket(ticket, int(SystemClock().now_s() * 1000))
+    if not ticket.startswith(PREFIX):
+        ticket = _from_file(Path(ticket))
+    read = read_ticket(ticket, 0 if again else int(SystemClock().now_s() * 1000))
     return Invitation(read.charter, [read_address(address) for address in read.addresses])
+
+
+def _from_file(file: Path) -> str:
+    with suppress(OSError):
+        if file.is_file():
+            return file.read_text("utf-8", "replace")
+    return str(file)
 
 
 def begin(console: Console, path: Path, config: Config, key_file: Path, invited: Invitation | None) -> RunFolder:
@@ -80,6 +94,30 @@ def resume(console: Console, path: Path, overrides: Callable[[Config], Config], 
         WaggleError: nothing to resume, in use, of another version, or damaged.
     """
     play(console, RunFolder.open(path), quiet, tied, overrides)
+
+
+def go_on(console: Console, path: Path, config: Config, invited: Invitation | None, quiet: bool, tied: bool) -> None:
+    """Continue the node in a folder, with the [run] and [net] settings and the peers that are given now.
+
+    Raises:
+        WaggleError: see `resume`; or the folder holds a node of another swarm.
+    """
+    folder = RunFolder.open(path)
+    known = folder.charter()
+    if invited and charter_digest(invited.charter) != charter_digest(known):
+        folder.close()
+        raise ConfigError(
+            f"the ticket is of the swarm {invited.charter.name!r} and {path} holds a node of another one, "
+            f"{known.name!r}; choose another folder with --run"
+        )
+    if invited and invited.peers:
+        place.keep_bootstrap(folder, invited.peers)
+
+    def with_settings(kept: Config) -> Config:
+        run = config.run.model_copy(update={"seed": kept.run.seed})
+        return kept.model_copy(update={"run": run, "net": config.net})
+
+    play(console, folder, quiet, tied, with_settings)
 
 
 def play(
