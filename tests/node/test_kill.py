@@ -39,7 +39,8 @@ def play_all(path: Path) -> None:
         place = path / f"node-{number}"
         resumed = (place / "run.json").exists()
         folder = RunFolder.open(place) if resumed else RunFolder.create(place, SETTINGS, charter)
-        node, archive = build.make_node(parts, folder, key, build.load_policy(SETTINGS), network.attach(key.id))
+        learner, _ = build.make_learner(SETTINGS, False, lambda line: None)
+        node, archive = build.make_node(parts, folder, key, learner, network.attach(key.id))
         node.resume(archive) if resumed else node.begin(archive)
         nodes.append(node)
 

@@ -59,7 +59,8 @@ def soak(path: Path) -> None:
     nodes = []
     for number, key in enumerate(keys(NODES), 1):
         folder = RunFolder.create(path / f"node-{number}", SETTINGS, charter)
-        node, archive = build.make_node(parts, folder, key, build.load_policy(SETTINGS), network.attach(key.id))
+        learner, _ = build.make_learner(SETTINGS, False, lambda line: None)
+        node, archive = build.make_node(parts, folder, key, learner, network.attach(key.id))
         node.begin(archive)
         nodes.append(node)
     marks = []

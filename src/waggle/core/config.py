@@ -43,6 +43,10 @@ class ModelConfig(Section):
     """CPU threads of all nodes of this process together; 0 uses every core."""
     memory_gb: Annotated[float, Field(ge=0)] = 0.0
     """Memory that the nodes of this process may plan for, in GB; 0 means what the machine has free."""
+    endpoint: str = ""
+    """URL of an OpenAI-compatible server, ending in /v1, whose model `name` answers: the node gives and learns not."""
+    endpoint_key: str = ""
+    """A file that holds the server's API key, where it wants one."""
 
 
 class TasksConfig(Section):
@@ -180,6 +184,12 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _settings_have_effect(self) -> "Config":
+        if self.model.endpoint_key and not self.model.endpoint:
+            raise ValueError("model.endpoint_key has no effect without model.endpoint; set both or neither")
+        if self.model.endpoint and not self.model.endpoint.startswith(("http://", "https://")):
+            raise ValueError(f"model.endpoint = {self.model.endpoint!r} is no URL; one begins with http:// or https://")
+        if self.model.endpoint and self.model.lora_rank:
+            raise ValueError("model.lora_rank has no effect with model.endpoint; remove one of them")
         if self.tasks.share_file and not self.tasks.file:
             raise ValueError("tasks.share_file has no effect without tasks.file; set both or neither")
         if self.tasks.grader != "exact" and not self.tasks.file:

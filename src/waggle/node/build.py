@@ -21,12 +21,14 @@ from waggle.core.types import Charter, Family
 from waggle.net.blobs import serve_blobs
 from waggle.net.transport import Transport
 from waggle.node.archive import DiskArchive
+from waggle.node.endpoint import EndpointLearner
 from waggle.node.evaluate import Grades
-from waggle.node.learner import ModelLearner
+from waggle.node.learner import Learner, ModelLearner
 from waggle.node.node import Node
 from waggle.node.runfolder import RunFolder
 from waggle.policy.load import load
 from waggle.policy.logprobs import choose_packing
+from waggle.policy.machine import keep_heap
 from waggle.policy.memory import KV_BYTES, MemoryPlan, plan
 from waggle.policy.policy import Policy
 from waggle.swarm.charter import new_charter
@@ -166,17 +168,44 @@ class Parts:
     files: Path
     grader: Grades
     clock: Clock
-    activation_bytes: int = 0
-    """What a trainer may keep of activations; 0 leaves it to the trainer."""
+
+
+def only_gives(config: Config) -> Config:
+    """The configuration of a node whose answers come from an endpoint: it trains on nobody's and is not evaluated."""
+    alone = config.round.model_copy(update={"foreign": 0})
+    unasked = config.eval.model_copy(update={"every": 0})
+    return config.model_copy(update={"round": alone, "eval": unasked})
+
+
+def make_learner(config: Config, keep: bool, say: Say) -> tuple[Learner, Config]:
+    """What the node answers and learns with, within the memory there is, and the configuration made to fit.
+
+    Args:
+        keep: see `plan_memory`.
+
+    Raises:
+        WaggleError: no such model, it does not fit, or an endpoint that cannot be used.
+    """
+    if config.model.endpoint:
+        return EndpointLearner(config.model), config
+    threads = set_threads(config)
+    made = plan_memory(config, 1, keep)
+    say(f"model {config.model.name}, {threads} thread{'s' if threads > 1 else ''}")
+    for line in made.lines():
+        say(line)
+    if made.roomy and not made.on_gpu:
+        keep_heap()
+    config = fitted(config, made)
+    policy = load_policy(config, made.kv_bytes)
+    return ModelLearner(policy, config, choose_packing(policy), made.activation_bytes), config
 
 
 def make_node(
-    parts: Parts, folder: RunFolder, key: Key, policy: Policy, transport: Transport
+    parts: Parts, folder: RunFolder, key: Key, learner: Learner, transport: Transport
 ) -> tuple[Node, DiskArchive]:
     """A node with its parts, and the archive it will begin or resume."""
     run = parts.config.run
     events = EventLog(folder.events_file, parts.clock, int(run.events_mb * 1e6))
-    learner = ModelLearner(policy, parts.config, choose_packing(policy), parts.activation_bytes)
     taskset = Taskset(parts.charter, parts.files)
     if parts.config.tasks.share_file:
         serve_blobs(transport, DiskBlobs(parts.files), file_ids(parts.charter.families))

@@ -75,7 +75,8 @@ def begin(console: Console, path: Path, config: Config, key_file: Path, invited:
         _require_member(invited.charter, key.id)
         build.bring_file(config, invited.charter, files)
     charter = invited.charter if invited else build.found_charter(config, key, "swarm of one", files)
-    fitted = build.fitted(config, build.plan_memory(config, 1))
+    gives = bool(config.model.endpoint)
+    fitted = build.only_gives(config) if gives else build.fitted(config, build.plan_memory(config, 1))
     return prepare(path, fitted, key, charter, invited.peers if invited else [])
 
 

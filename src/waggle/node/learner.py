@@ -36,6 +36,8 @@ class Learner(Protocol):
     model: str
     tokenizer: bytes
     """Digest of its tokenizer, 32 bytes; empty where it has none."""
+    learns: bool
+    """Whether steps move it, so that there is something to evaluate and to export."""
 
     def base_digest(self) -> bytes:
         """Content of the weights that the run started from, 32 bytes."""
@@ -93,6 +95,8 @@ class ModelLearner:
         packing: how rows are laid out in training, see `policy.logprobs.choose_packing`.
         activation_bytes: what training may keep of activations; 0 leaves it to the trainer.
     """
+
+    learns = True
 
     def __init__(self, policy: Policy, config: Config, packing: Packing = "tree", activation_bytes: int = 0) -> None:
         self.policy, self.model, self.tokenizer = policy, policy.name, policy.tokenizer_digest

@@ -42,6 +42,8 @@ class Lessons(Noun, frozen=True):
 class ScriptedLearner:
     """Example: `ScriptedLearner(skill=0.1, rate=0.05, seed=3)`."""
 
+    learns = True
+
     def __init__(self, skill: float = 0.1, rate: float = 0.05, seed: int = 0, tokenizer: bytes = b"") -> None:
         self.model, self.tokenizer = "scripted", tokenizer
         self._start, self._rate, self._seed = skill, rate, seed

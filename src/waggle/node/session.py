@@ -28,7 +28,6 @@ from waggle.node.node import Node
 from waggle.node.round import play
 from waggle.node.runfolder import RunFolder
 from waggle.node.view import View
-from waggle.policy.machine import keep_heap
 from waggle.tasks.grade import Graders
 
 REST_S = 1.0
@@ -82,21 +81,14 @@ def open_node(
     with ExitStack() as undo:
         undo.enter_context(closing(folder))
         config, charter, key = overrides(folder.config()), folder.charter(), Key.load(folder.key_file)
-        threads = build.set_threads(config)
-        made = build.plan_memory(config, 1, keep=folder.newest_checkpoint() is not None)
-        console.print(f"model {config.model.name}, {threads} thread{'s' if threads > 1 else ''}")
-        for line in made.lines():
-            console.print(line, highlight=False)
-        if made.roomy and not made.on_gpu:
-            keep_heap()
-        config = build.fitted(config, made)
+        begun = folder.newest_checkpoint() is not None
+        learner, config = build.make_learner(config, begun, lambda line: console.print(line, highlight=False))
         graders = undo.enter_context(closing(Graders(charter.families, functions=bool(config.tasks.file))))
         clock = SystemClock()
         host = Host(folder, config, clock)
         transport = place.transport_for(folder, key, config, charter, host.pace)
-        parts = build.Parts(config, charter, files, graders, clock, made.activation_bytes)
-        policy = build.load_policy(config, made.kv_bytes)
-        node, archive = build.make_node(parts, folder, key, policy, transport)
+        parts = build.Parts(config, charter, files, graders, clock)
+        node, archive = build.make_node(parts, folder, key, learner, transport)
         replayed = node.resume(archive)
         if node.state.round:
             console.print(f"{folder.path.name} goes on after round {node.state.round} ({replayed} rounds replayed)")
@@ -123,7 +115,8 @@ async def run(session: Session, view: View | None, stop: Callable[[], bool]) -> 
                 await play(node)
             if view:
                 view.look()
-        node.close_steering()
+        if node.learner.learns:
+            node.close_steering()
         node.checkpoint()
     finally:
         await _go_offline(node)

@@ -71,6 +71,8 @@ def start(console: Console, path: Path, config: Config, keys: Sequence[Key], cha
     """
     if config.net.listen or config.net.relays:
         raise ConfigError("[net] has no effect on a swarm within one machine; leave it out, or use `waggle join`")
+    if config.model.endpoint:
+        raise ConfigError("model.endpoint only gives, and a swarm within one machine learns; use `waggle join`")
     with apart() as there:
         fitted, parts = _shares(console, there, config, len(keys))
         write_atomic(path / "config.toml", dump(fitted).encode())
