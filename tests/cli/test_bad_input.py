@@ -112,7 +112,7 @@ def test_a_swarm_with_a_task_file(waggle: Waggle, here: Path, tmp_path: Path) ->
     Key.from_seed(b"k" * 32).save(here / "key")
     family = family_from_file(task_file(tmp_path / "asked.jsonl"), "regex", folder=tmp_path / "kept")
     text = ticket_text(Ticket(charter(family)))
-    refused(waggle, here, 3, "asked come from a file", "join", text, *TINY, "--key", "key")
+    refused(waggle, here, 3, "questions of this swarm come from a file", "join", text, *TINY, "--key", "key")
     task_file(here / "asked.jsonl")
     foreign = ticket_text(Ticket(charter(replace(family, grader="os:system"))))
     mine = ("--set", "tasks.file=asked.jsonl", "--set", "tasks.grader=regex")

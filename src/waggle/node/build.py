@@ -81,8 +81,7 @@ def bring_file(config: Config, charter: Charter, files: Path) -> None:
     """Keep a copy of the own task file in `files`, for a swarm that was founded with the same one.
 
     Raises:
-        TaskError: the swarm asks questions of a file that was not given, the one given is not of the swarm, or the
-            swarm names a Python function as grader that was not given either.
+        TaskError: the one given is not of the swarm, or the swarm names a Python function as grader that was not given.
     """
     for family in charter.families:
         if not is_builtin(family.grader) and family.grader != config.tasks.grader:
@@ -90,16 +89,10 @@ def bring_file(config: Config, charter: Charter, files: Path) -> None:
                 f"{family.label} is graded by {family.grader!r}, a function of the founder's; "
                 "where you trust it, name it with --set tasks.grader, else leave this swarm"
             )
-    wanted = {family.version: family for family in charter.families if family.source == "file"}
     if not config.tasks.file:
-        for family in wanted.values():
-            raise TaskError(
-                f"the questions of {family.label} come from a file; get it from the swarm's founder "
-                "and name it with --set tasks.file=FILE"
-            )
         return
     brought = family_from_file(Path(config.tasks.file), config.tasks.grader, folder=files)
-    if brought.version not in wanted:
+    if brought.version not in {family.version for family in charter.families if family.source == "file"}:
         raise TaskError(f"the swarm {charter.name!r} does not ask questions of {config.tasks.file}; leave it out")
 
 

@@ -1,27 +1,34 @@
 """`waggle join`: how one node comes into being, from a ticket, beside a local swarm, or as a swarm of one."""
 
+import asyncio
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from waggle.core.blob import DiskBlobs
 from waggle.core.clock import SystemClock
-from waggle.core.config import Config
-from waggle.core.errors import ConfigError, IdentityError
-from waggle.core.files import disk_errors
+from waggle.core.config import Config, dump
+from waggle.core.errors import ConfigError, IdentityError, NetworkError, TaskError
+from waggle.core.files import disk_errors, write_atomic
 from waggle.core.keys import Key, peer_name
 from waggle.core.sealing import charter_digest
 from waggle.core.types import Charter, Peer
+from waggle.net.blobs import fetch
+from waggle.net.pace import Pace
 from waggle.net.transport import read_address
 from waggle.node import build, place
 from waggle.node.runfolder import RunFolder, node_folders
 from waggle.node.session import open_node, play_node, prepare
 from waggle.swarm.charter import PREFIX, is_member, read_ticket
+from waggle.tasks.files import MAX_BYTES, missing_files
 
+FETCH_S = 3600.0
+"""How long a task file may take; the pieces that came are kept."""
 IN_USE = Path(".waggle") / "in-use"
 
 
@@ -75,9 +82,47 @@ def begin(console: Console, path: Path, config: Config, key_file: Path, invited:
         _require_member(invited.charter, key.id)
         build.bring_file(config, invited.charter, files)
     charter = invited.charter if invited else build.found_charter(config, key, "swarm of one", files)
+    missing = missing_files(charter.families, files)
+    if missing and not (invited and invited.peers):
+        raise TaskError(
+            "questions of this swarm come from a file, and the ticket names no peer that could give it; "
+            "get it from the swarm's founder and name it with --set tasks.file=FILE"
+        )
     gives = bool(config.model.endpoint)
     fitted = build.only_gives(config) if gives else build.fitted(config, build.plan_memory(config, 1))
-    return prepare(path, fitted, key, charter, invited.peers if invited else [])
+    folder = prepare(path, fitted, key, charter, invited.peers if invited else [])
+    if missing:
+        asyncio.run(_fetch_files(console, folder, fitted, key, charter, missing))
+        shared = fitted.tasks.model_copy(update={"file": str(DiskBlobs(files).path(missing[0])), "share_file": True})
+        write_atomic(folder.config_file, dump(fitted.model_copy(update={"tasks": shared})).encode())
+    return folder
+
+
+async def _fetch_files(
+    console: Console, folder: RunFolder, config: Config, key: Key, charter: Charter, missing: Sequence[bytes]
+) -> None:
+    """Bring the swarm's task files from its peers.
+
+    Raises:
+        TaskError: no peer gives them.
+    """
+    clock, ways = SystemClock(), place.bootstrap_of(folder)
+    console.print("fetching the swarm's task file from its peers ...")
+    transport = place.transport_for(folder, key, config, charter, Pace(clock, 1000 * config.net.upload_kb_s))
+    try:
+        await transport.start()
+        await transport.join(ways)
+        peers = list(dict.fromkeys([*(peer.id for peer in ways), *transport.peers()]))
+        for blob in missing:
+            store = DiskBlobs(folder.path / build.FILES)
+            await fetch(transport, peers, blob, store, clock, timeout_s=FETCH_S, max_bytes=MAX_BYTES)
+    except NetworkError as error:
+        raise TaskError(
+            f"the swarm asks questions of a file, and no peer gives it ({error}); its founder may share it with "
+            "tasks.share_file=true, or get it from him and name it with --set tasks.file=FILE"
+        ) from error
+    finally:
+        await transport.close()
 
 
 def _require_member(charter: Charter, peer: bytes) -> None:
@@ -129,7 +174,8 @@ def play(
     Raises:
         WaggleError: see `open_node`; or its key is in use.
     """
-    files = next((f for f in (folder.path / build.FILES, folder.path.parent / build.FILES) if f.exists()), folder.path)
+    own, common = folder.path / build.FILES, folder.path.parent / build.FILES
+    files = common if common.exists() and not own.exists() else own
     with alone(Key.load(folder.key_file).id, tied):
         play_node(open_node(console, folder, files, overrides), quiet, tied)
 
