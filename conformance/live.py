@@ -1,14 +1,15 @@
-"""A real node beside which a client is tried: `python conformance/live.py COMMAND...`, with TICKET where the ticket goes.
+"""A real node to try a client beside: `python conformance/live.py COMMAND...`, with TICKET where the ticket goes.
 
 Example: python conformance/live.py python examples/peer.py TICKET --seconds 8 --bind 127.0.0.1:0
 
 The node is whole but for its model, which is scripted: it answers sums, seals, offers, asks and serves over the real
 network code. Node and command share a network that holds loopback alone, so nothing leaves the machine (Linux). The
-node plays a round a moment until the command ends or the time is over. Then one JSON object says what came of it:
+node plays rounds until the command ends, the time is over, or, with `--until WORD`, experience has gone both ways and
+the command has printed a line that begins with the word. Then one JSON object says what came of it:
 
 `asked`: requests that the node answered, by protocol. `heard`: announcements that it took for news, by author.
 `admitted`, `used`: groups that passed admission, and that a step was taken on, by author. `refused`: by reason.
-`code` and `said`: how the command ended, and its last lines.
+`code` and `said`: how the command ended, and what it printed.
 
 Exit status: 0 where something of the client was used and it asked for something, 1 where not, 3 where the system gives
 no network of its own.
@@ -92,6 +93,10 @@ class Outcome:
         """Whether experience went both ways."""
         return bool(self.used and self.asked[PULL])
 
+    def has_said(self, word: str) -> bool:
+        """Whether a line of the command begins so."""
+        return any(line.startswith(word) for line in self.said)
+
 
 def made(charter: Charter, key: Key) -> tuple[Node, Watched]:
     """The node and its transport, on any free port of loopback."""
@@ -102,27 +107,34 @@ def made(charter: Charter, key: Key) -> tuple[Node, Watched]:
     return Node(key, taskset, load(None, SETTINGS), learner, grader, transport, clock, NoEvents()), transport
 
 
-async def beside(command: list[str], seconds: float) -> Outcome:
+async def listen(client: asyncio.subprocess.Process, outcome: Outcome) -> None:
+    """Keep what the command prints."""
+    assert client.stdout is not None
+    async for line in client.stdout:
+        outcome.said.append(line.decode("utf-8", "replace").rstrip())
+    outcome.code = await client.wait()
+
+
+async def beside(command: list[str], seconds: float, until: str) -> Outcome:
     """Run the command beside a node."""
     key = Key.from_seed(b"conformance kit, a node to try on"[:32])
     sums = family("chain_sum", SUMS, max_tokens=8)
     node, transport = made(new_charter(key, "conformance", [sums], created_ms=1_700_000_000_000), key)
-    me = await node.start()
-    ticket = ticket_text(Ticket(node.taskset.charter, (address_text(me),)))
+    outcome = Outcome(transport.asked)
+    ticket = ticket_text(Ticket(node.taskset.charter, (address_text(await node.start()),)))
     words = [ticket if word == "TICKET" else word for word in command]
     client = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    told, outcome = asyncio.create_task(client.communicate()), Outcome(transport.asked)
+    told = asyncio.create_task(listen(client, outcome))
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not told.done():
+                while not told.done() and not (until and outcome.is_good and outcome.has_said(until)):
                     outcome.take(await play(node))
                     await asyncio.sleep(PAUSE_S)
     finally:
         if client.returncode is None:
-            client.kill()
-        outcome.said = (await told)[0].decode("utf-8", "replace").splitlines()[-200:]
-        outcome.code = client.returncode
+            client.terminate()
+        await told
         outcome.heard.update(author.hex() for author in node.heard)
         await node.close()
     return outcome
@@ -131,14 +143,15 @@ async def beside(command: list[str], seconds: float) -> Outcome:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to wait for the command at most")
+    parser.add_argument("--until", default="", help="end earlier, see above")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     if os.environ.get("OPENBLAS_NUM_THREADS") != "1":  # a process with threads cannot change its network
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "OPENBLAS_NUM_THREADS": "1"})
     if not loopback_only():
         sys.stderr.write("this system gives processes no network of their own; on another one this can be tried\n")
         return NO_NETWORK
-    outcome = asyncio.run(beside(options.command, options.seconds))
+    outcome = asyncio.run(beside(options.command, options.seconds, options.until))
     sys.stdout.write(json.dumps(vars(outcome), indent=1) + "\n")
     return 0 if outcome.is_good else 1
 

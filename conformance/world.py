@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from waggle.core.blob import DiskBlobs
@@ -124,6 +125,31 @@ def spells(completion: Completion) -> bool:
 def sealed(world: World, bodies: Sequence[Body], key: Key = ALICE, created_ms: int = NOW_MS) -> list[Experience]:
     """Bodies under the key's signature."""
     return seal(key, world.id, bodies[0].round, created_ms, bodies)
+
+
+def stored(content: bytes) -> bytes:
+    """A zstd frame (RFC 8878) that holds its content in raw blocks, and declares its size."""
+    pieces = [content[start : start + (1 << 16)] for start in range(0, len(content), 1 << 16)] or [b""]
+    heads = [
+        (len(piece) << 3 | (number == len(pieces) - 1)).to_bytes(3, "little") for number, piece in enumerate(pieces)
+    ]
+    blocks = b"".join(head + piece for head, piece in zip(heads, pieces, strict=True))
+    return b"\x28\xb5\x2f\xfd\xa0" + len(content).to_bytes(4, "little") + blocks
+
+
+def batch(items: Sequence[bytes]) -> bytes:
+    """A batch of these items."""
+    return stored(b"".join(len(item).to_bytes(4, "big") + item for item in items))
+
+
+def plain(value: Any) -> Any:
+    """A noun's fields as JSON: bytes as text in hex behind `0x`."""
+    if isinstance(value, msgspec.Struct):
+        tag = type(value).__struct_config__.tag
+        return [*([tag] if tag else []), *(plain(getattr(value, name)) for name in value.__struct_fields__)]
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    return [plain(one) for one in value] if isinstance(value, tuple | list) else value
 
 
 def ids_of(bodies: Sequence[Body]) -> list[bytes]:

@@ -32,9 +32,11 @@ def test_founding_a_swarm(waggle: Waggle, here: Path) -> None:
     OWNER.save(here / "key")
     member = Key.from_seed(b"m" * 32).id
     options = ("--set", "tasks.set=short", "--key", "key", "--member", member.hex())
-    done = waggle("new", "bees", *options, "--out", "ticket")
+    done = waggle("new", "bees", *options, "--out", "ticket", "--days", "3")
     assert done.code == 0
-    charter = read_ticket((here / "ticket").read_text()).charter
+    ticket = read_ticket((here / "ticket").read_text())
+    charter = ticket.charter
+    assert ticket.expires_ms == charter.created_ms + 3 * 24 * 3600 * 1000
     assert (charter.name, charter.founder) == ("bees", OWNER.id)
     assert charter.members == tuple(sorted((OWNER.id, member)))
     assert not is_member(charter, b"x" * 32)

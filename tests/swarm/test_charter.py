@@ -134,3 +134,11 @@ def test_any_wrong_letter_is_noticed(data: st.DataObject) -> None:
     if changed != TEXT:
         with pytest.raises(ConfigError):
             read_ticket(changed)
+
+
+def test_a_ticket_may_be_good_until_a_day() -> None:
+    text = ticket_text(Ticket(CHARTER, expires_ms=1_700_000_000_000))
+    assert read_ticket(text, 1_699_999_999_999).expires_ms == 1_700_000_000_000
+    assert read_ticket(text).charter == CHARTER  # without a time it is not asked
+    with pytest.raises(ConfigError, match=r"this ticket of .* was good until 2023-11-14; ask for a new one"):
+        read_ticket(text, 1_700_000_000_000)

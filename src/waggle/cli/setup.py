@@ -40,6 +40,10 @@ def new(
         ),
     ] = None,
     key: KeyFile = None,
+    days: Annotated[
+        int | None,
+        typer.Option("--days", min=1, max=3650, help="Refuse the ticket after so many days.", show_default=False),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Also write the ticket to this file.", show_default=False)
     ] = None,
@@ -62,7 +66,7 @@ def new(
         founder = Key.load_or_create(key_file(key))
         created_ms = int(SystemClock().now_s() * 1000)
         charter = found_charter(config, founder, name, Path(folder), members, created_ms)
-    text = ticket_text(Ticket(charter))
+    text = ticket_text(Ticket(charter, expires_ms=created_ms + days * 86_400_000 if days else 0))
     if out:
         write_atomic(out, text.encode() + b"\n")
     print(f"swarm     {charter.name}")
