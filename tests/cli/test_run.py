@@ -44,18 +44,6 @@ def test_a_run_from_beginning_to_end(waggle: Waggle, here: Path) -> None:
     assert waggle("join", "--resume", "run").sentence.endswith("continue it with: waggle swarm --resume run")
 
 
-@pytest.mark.slow
-def test_nodes_share_over_the_real_network(waggle: Waggle, here: Path) -> None:
-    """Real time: rounds take a moment each, and both nodes play for as long, so they meet."""
-    task_file(here / "asked.jsonl")
-    sets = [f"--set={setting}" for setting in (*SETTINGS, "run.rounds=0", "run.minutes=0.1", "share.publish=all")]
-    assert waggle("swarm", "--nodes", "2", "--run", "run", *sets).code == 0
-    for number in (1, 2):
-        lines = [json.loads(line) for line in (here / f"run/node-{number}/metrics.jsonl").read_text().splitlines()]
-        assert sum(line["foreign_groups"] for line in lines) > 0
-        assert max(line["peers"] for line in lines) == 1
-
-
 def fail_in(named: Path | None) -> None:
     """A run that leaves things and does not come to begin."""
     with new_folder(named, "swarm") as path:

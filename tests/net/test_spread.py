@@ -85,7 +85,7 @@ def test_another_is_asked_where_nothing_comes_and_not_while_something_does() -> 
     assert list(spread.look(PEERS[1:], ())) == [(PEERS[1], Want((name,)))]  # the one who was asked is gone
     assert not list(spread.look([], ()))
     with pytest.raises(NetworkError, match="nobody asked for"):
-        list(spread.receive(PEERS[1], Push(TOPIC, LARGE), PEERS))
+        list(spread.receive(PEERS[1], Push(TOPIC, b"another" + LARGE), PEERS))
 
 
 def test_a_new_neighbour_is_offered_everything_the_newest_first_in_few_frames() -> None:
@@ -114,3 +114,28 @@ def test_nobody_is_asked_for_more_than_the_window(
         for peer, want in (*sends, *spread.look(PEERS, ())):
             waiting |= dict.fromkeys(want.ids, peer)
         assert all(count <= WINDOW for count in Counter(waiting.values()).values())
+
+
+def test_a_flood_of_names_pushes_nobody_out_who_was_asked() -> None:
+    spread, _ = made()
+    good = message_id(TOPIC, LARGE)
+    list(spread.hear(PEERS[0], [good]))
+    for number in range(40):
+        list(spread.hear(PEERS[1], [bytes([number, i]) * 16 for i in range(64)]))
+    assert sum(len(want.ids) for _, want in spread.hear(PEERS[2], [b"o" * 32])) == 1
+    assert list(spread.receive(PEERS[0], Push(TOPIC, LARGE), PEERS))  # welcome and passed on
+
+
+def test_a_late_copy_of_what_was_refused_or_given_up_ends_no_link() -> None:
+    spread, clock = made(Ruling.REJECT)
+    name = message_id(TOPIC, LARGE)
+    for peer in PEERS[:2]:
+        list(spread.hear(peer, [name]))
+    clock.advance(WANT_S + 1)
+    assert list(spread.look(PEERS, ())) == [(PEERS[1], Want((name,)))]
+    assert not list(spread.receive(PEERS[1], Push(TOPIC, LARGE), PEERS))
+    assert not list(spread.receive(PEERS[0], Push(TOPIC, LARGE), PEERS))  # it was asked, too
+    other = message_id(TOPIC, b"2" + LARGE)
+    list(spread.hear(PEERS[0], [other]))
+    assert not list(spread.look([], ()))  # nobody is left to ask
+    assert not list(spread.receive(PEERS[0], Push(TOPIC, b"2" + LARGE), PEERS))

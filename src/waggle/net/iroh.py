@@ -197,6 +197,7 @@ class IrohWire:
                 kind = await stream.recv().read_exact(1)
                 if kind == _FRAMES:
                     link.take_frames(stream)
+                if kind != _REQUEST:
                     return
                 body = await stream.recv().read_to_end(MAX_REQUEST_BYTES)
                 self.pace.receive(len(body))
@@ -220,6 +221,7 @@ class IrohWire:
             where = iroh.EndpointAddr(iroh.EndpointId.from_bytes(peer.id), relay, direct)
             connection = await self._endpoint.connect(where, ALPN)
             stream = await connection.open_bi()
+            await stream.send().write_all(_FRAMES)  # at once: a stream that is open and empty would be given up
         except (iroh.IrohError, ValueError) as error:
             raise NetworkError(f"{peer_name(peer.id)} is not at {peer.address}: {_said(error)}") from error
         link = IrohLink(connection, self.pace, dialled=True)
@@ -258,7 +260,6 @@ class IrohLink:
         self.received_bytes = 0
         self._sender: Any = None
         self._receiver: Any = None
-        self._begun = not dialled
         self._ready = asyncio.Event()
         self._buffer = bytearray()
         self._frames: deque[bytes] = deque()
@@ -299,8 +300,6 @@ class IrohLink:
     async def send(self, frames: Sequence[bytes]) -> None:
         async with self._sending:
             data = b"".join(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame for frame in frames)
-            if not self._begun:
-                data, self._begun = _FRAMES + data, True
             await self._frame_stream()
             try:
                 await _write(self._sender, data, self._pace)

@@ -216,7 +216,7 @@ class OverlayTransport:
             self._welcomed += not why
             try:
                 async with deadline(self._clock, DIAL_S, "a welcome to be taken"):
-                    known = self.book.sample(TOLD, self._rng)
+                    known = self.book.sample(TOLD, self._rng) if why in ("", NO_ROOM) else ()
                     await link.send([frames.write(Welcome(version, why, self._record(), known))])
             finally:
                 self._welcomed -= not why

@@ -27,7 +27,7 @@ WANT_S, LATE_S = 4.0, 60.0
 """How long a neighbour may take over a message while nothing comes from it, and at most."""
 KEPT_S, KEPT_BYTES = 120.0, 32 << 20
 REMEMBERED = 8192
-_MAX_WANTED, _MAX_SOURCES, _MAX_TRIES = 1024, 16, 12
+_MAX_WANTED, _MAX_FROM_ONE, _MAX_SOURCES, _MAX_TRIES = 1024, 256, 16, 12
 
 Sends = Iterator[tuple[bytes, Said]]
 """What to send to whom."""
@@ -35,7 +35,9 @@ Sends = Iterator[tuple[bytes, Said]]
 
 @dataclass
 class _Wanted:
-    sources: dict[bytes, None]
+    first: bytes
+    """Who told of it first."""
+    sources: dict[bytes, None] = field(default_factory=dict)
     """Who has it, in the order in which they are asked."""
     asked: bytes | None = None
     asked_s: float = 0.0
@@ -63,6 +65,10 @@ class Spread:
         self._wanted: OrderedDict[bytes, _Wanted] = OrderedDict()
         self._asked: Counter[bytes] = Counter()
         """Messages that each neighbour is being asked for."""
+        self._told: Counter[bytes] = Counter()
+        """Messages wanted of which each neighbour told first."""
+        self._wished: OrderedDict[bytes, None] = OrderedDict()
+        """What somebody was asked for at some time, so that a late answer is none that nobody asked for."""
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._kept_bytes = 0
         self._later: dict[bytes, None] = {}
@@ -87,7 +93,7 @@ class Spread:
         """
         name = message_id(push.topic, push.data)
         wanted = self._drop(name)
-        if len(push.data) > EAGER_BYTES and wanted is None and name not in self._known:
+        if len(push.data) > EAGER_BYTES and name not in self._wished and name not in self._known:
             raise NetworkError("a large message that nobody asked for")
         if name not in self._known and name not in self._refused and self._rule(sender, name, push):
             yield from self._onward(push, [peer for peer in neighbours if peer != sender], True, wanted)
@@ -115,13 +121,26 @@ class Spread:
                 self._kept[name].aware.add(sender)
             if name in self._known or name in self._refused:
                 continue
-            wanted = self._wanted.setdefault(name, _Wanted({}))
+            if name not in self._wanted and not self._wish(name, sender):
+                continue
+            wanted = self._wanted[name]
             if len(wanted.sources) < _MAX_SOURCES:
                 wanted.sources.setdefault(sender)
-            if len(self._wanted) > _MAX_WANTED:
-                self._drop(next(iter(self._wanted)))
         if asked := self._next_of(sender):
             yield sender, Want(asked)
+
+    def _wish(self, name: bytes, sender: bytes) -> bool:
+        """Note a message to ask for. Nobody fills the list by himself, and what is asked for already stays on it."""
+        if self._told[sender] >= _MAX_FROM_ONE:
+            return False
+        if len(self._wanted) >= _MAX_WANTED:
+            waiting = next((other for other, wanted in self._wanted.items() if wanted.asked is None), None)
+            if waiting is None:
+                return False
+            self._drop(waiting)
+        self._wanted[name] = _Wanted(sender)
+        self._told[sender] += 1
+        return True
 
     def _next_of(self, peer: bytes) -> tuple[bytes, ...]:
         """Messages to ask a neighbour for now, as many as it may be asked for."""
@@ -130,10 +149,11 @@ class Spread:
             return ()
         names = [name for name, w in self._wanted.items() if w.asked is None and peer in w.sources][:room]
         for name in names:
-            self._ask(self._wanted[name], peer)
+            self._ask(name, self._wanted[name], peer)
         return tuple(names)
 
-    def _ask(self, wanted: _Wanted, peer: bytes) -> None:
+    def _ask(self, name: bytes, wanted: _Wanted, peer: bytes) -> None:
+        remember(self._wished, name, REMEMBERED)
         wanted.asked, wanted.asked_s, wanted.tries = peer, self._clock.now_s(), wanted.tries + 1
         self._asked[peer] += 1
 
@@ -141,6 +161,9 @@ class Spread:
         wanted = self._wanted.pop(name, None)
         if wanted:
             self._let_off(wanted)
+            self._told[wanted.first] -= 1
+            if not self._told[wanted.first]:
+                del self._told[wanted.first]
         return wanted
 
     def _let_off(self, wanted: _Wanted) -> None:
@@ -172,7 +195,7 @@ class Spread:
             if not here or wanted.tries >= _MAX_TRIES:
                 self._drop(name)
             elif free := next((peer for peer in here if self._asked[peer] < WINDOW), None):
-                self._ask(wanted, free)
+                self._ask(name, wanted, free)
                 asked.setdefault(free, []).append(name)
         yield from ((peer, Want(tuple(names))) for peer, names in asked.items())
         yield from self._tell(neighbours)

@@ -146,19 +146,26 @@ class Exchange:
             return []
         self._failures.pop(peer, None)
         rebuilt = [self._rebuilt(peer, data, asked) for data in self._open(peer, reply, len(asked))]
-        return [encode(experience) for experience in rebuilt if experience]
+        return [experience for experience in rebuilt if experience]
 
-    def _rebuilt(self, peer: bytes, data: bytes, asked: Sequence[Offer]) -> Experience | None:
+    def _rebuilt(self, peer: bytes, data: bytes, asked: Sequence[Offer]) -> bytes:
+        """The bytes of an experience, or none where it is not the one that was announced."""
         try:
             answers = decode(Answers, data)
         except DecodeError as error:
             self._refuse(peer, error.reason, str(error))
-            return None
+            return b""
         offer = asked[answers.number] if answers.number < len(asked) else None
         experience = rebuild(offer.news, offer.line, answers) if offer else None
         if experience is None:
             self._refuse(peer, Reason.SIGNATURE, "answers that are not those of the digest that was announced")
-        return experience
+            return b""
+        assert offer is not None
+        whole = encode(experience)
+        if (len(experience.body.completions), len(whole)) != (offer.entry.completions, offer.entry.size_bytes):
+            self._refuse(peer, Reason.SIGNATURE, "of another size than was announced")
+            return b""
+        return whole
 
     async def _ask(self, peer: bytes, proto: str, body: bytes) -> bytes | None:
         try:
