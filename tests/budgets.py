@@ -7,7 +7,7 @@ from pathlib import Path
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("src", "tests", "examples", "benchmarks", "docs")
+FOLDERS = ("src", "tests", "examples", "benchmarks", "docs", "conformance")
 
 
 def faults(file: Path) -> Iterator[str]:

@@ -66,7 +66,9 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     finally:
         for process in made.running:
             process.kill()
-            process.communicate()
+            process.wait()
+            if process.stdout:
+                process.stdout.close()
         holder.kill()
         holder.communicate()
 

@@ -161,8 +161,8 @@ class Exchange:
             self._refuse(peer, Reason.SIGNATURE, "answers that are not those of the digest that was announced")
             return b""
         assert offer is not None
-        whole = encode(experience)
-        if (len(experience.body.completions), len(whole)) != (offer.entry.completions, offer.entry.size_bytes):
+        whole, entry = encode(experience), offer.entry
+        if len(experience.body.completions) != entry.completions or len(whole) > entry.size_bytes:
             self._refuse(peer, Reason.SIGNATURE, "of another size than was announced")
             return b""
         return whole

@@ -77,6 +77,8 @@ def begin(console: Console, path: Path, config: Config, key_file: Path, invited:
         WaggleError: whatever keeps it from taking part, in one sentence.
     """
     key = Key.load_or_create(key_file)
+    with alone(key.id, tied=False):
+        pass  # said before anything is written
     files = path / build.FILES
     if invited:
         _require_member(invited.charter, key.id)

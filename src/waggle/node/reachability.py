@@ -39,14 +39,14 @@ def examine_reach(where: str) -> list[Finding]:
         ConfigError: neither a ticket nor a run folder.
     """
     if where.startswith(PREFIX):
-        peers, ports = [read_address(address) for address in read_ticket(where).addresses], ANYWHERE
+        peers, of = [read_address(address) for address in read_ticket(where).addresses], Key.generate().id
     else:
         folder = RunFolder(node_folders(Path(where))[0])
         peers = _known(folder)
-        ports = ANYWHERE if is_locked(folder.path) else usual_ports(Key.load(folder.key_file).id)
+        of = Key.generate().id if is_locked(folder.path) else Key.load(folder.key_file).id
     if not peers:
         return [Finding("no peer is known there", "take a ticket that names one: a running node's folder holds it")]
-    return asyncio.run(_try(peers[:MAX_PEERS], ports))
+    return asyncio.run(_try(peers[:MAX_PEERS], usual_ports(of)))  # one port for both families
 
 
 def _known(folder: RunFolder) -> list[Peer]:
