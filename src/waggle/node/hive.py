@@ -62,16 +62,20 @@ class Hive:
         folders: the nodes' run folders, not locked.
         say: tells people what happened.
         command: what plays the node of a folder until its input ends.
+        apart: whether the nodes get a network of their own, where the system has one.
     """
 
-    def __init__(self, folders: Sequence[RunFolder], say: Say, command: Command = node_command) -> None:
+    def __init__(
+        self, folders: Sequence[RunFolder], say: Say, command: Command = node_command, apart: bool = True
+    ) -> None:
         self.members = [Member(folder) for folder in folders]
-        self._say, self._command = say, command
+        self._say, self._command, self._apart = say, command, apart
         self._holder: subprocess.Popen[bytes] | None = None
         self._stopping = False
 
     def __enter__(self) -> "Hive":
-        self._hold_network()
+        if self._apart:
+            self._hold_network()
         return self
 
     def __exit__(self, *_: object) -> None:
