@@ -100,7 +100,7 @@ class Eve:
         self.rng, self.told = rng_for("eve", name, seed), Counter[str]()
         self.bodies: dict[bytes, Body] = {}
         """What was announced, by its digest."""
-        self.answer: Callable[[Request], AsyncIterator[bytes]] = lambda asked: given(b"")
+        self.answer: Callable[[Request], AsyncIterator[bytes]] = lambda asked: given(pack_batch((), 0))
         self.round = 0
 
     @property
@@ -167,7 +167,7 @@ class Eve:
 
 def cause(error: BaseException) -> str:
     """What ended a link, in words that can be counted."""
-    text = str(error).partition("the connection is gone (")[2] or str(error) or type(error).__name__
+    text = str(error).partition("the connection is gone (")[2][:-1] or str(error) or type(error).__name__
     return "".join("#" if c.isdigit() else c for c in text)[:80]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.net.overlays import EVE, TOPIC, World, play
+from waggle.core.clock import FakeClock
 from waggle.core.errors import NetworkError
 from waggle.core.types import Peer
 from waggle.net import frames
@@ -273,5 +274,27 @@ def test_a_neighbour_that_ends_while_it_is_written_to_ends_its_writer() -> None:
         sent.set()
         await world.pass_s(0.2)
         assert len(node._tasks) - len(node._meetings) == before
+
+    play(story)
+
+
+@pytest.mark.parametrize("jump_s", [600.0, -600.0])
+def test_a_clock_that_is_set_ends_no_link(jump_s: float) -> None:
+    class Set(FakeClock):
+        wrong_s = 0.0
+
+        def now_s(self) -> float:
+            return super().now_s() + self.wrong_s
+
+    async def story(world: World) -> None:
+        world.clock = world.wires.clock = Set()
+        nodes = await world.add(4)
+        before = [node.peers() for node in nodes]
+        world.clock.wrong_s = jump_s
+        await world.pass_s(2 * SILENT_S)
+        assert [node.peers() for node in nodes] == before
+        await nodes[0].publish(TOPIC, b"still here")
+        await world.pass_s(1)
+        assert world.heard() == [0, 1, 1, 1]
 
     play(story)

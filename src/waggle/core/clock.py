@@ -11,7 +11,11 @@ class Clock(Protocol):
     """Where a node takes its time from."""
 
     def now_s(self) -> float:
-        """Seconds since the epoch."""
+        """Seconds since the epoch. May jump where somebody sets the machine's clock."""
+        ...
+
+    def passed_s(self) -> float:
+        """Seconds that only ever grow, from some moment on: for how long something took or may take."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -24,6 +28,9 @@ class SystemClock:
 
     def now_s(self) -> float:
         return time.time()
+
+    def passed_s(self) -> float:
+        return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -38,6 +45,9 @@ class FakeClock:
         self._sleepers: list[tuple[float, int, asyncio.Event]] = []
 
     def now_s(self) -> float:
+        return self._now_s
+
+    def passed_s(self) -> float:
         return self._now_s
 
     async def sleep(self, seconds: float) -> None:

@@ -264,7 +264,7 @@ class _Fetch:
     async def _walk(self, waiting: Iterator[_Provider]) -> Manifest | None:
         for provider in waiting:
             while not provider.gone:
-                await self._clock.sleep(provider.rests_until_s - self._clock.now_s())
+                await self._clock.sleep(provider.rests_until_s - self._clock.passed_s())
                 data = await self._ask(provider, Contents(self._blob), MAX_MANIFEST_BYTES)
                 if data is None:
                     continue
@@ -293,7 +293,7 @@ class _Fetch:
 
     def _hand_out(self) -> Iterator[tuple[_Provider, int]]:
         """Give every provider as many chunks as its pace allows."""
-        now_s = self._clock.now_s()
+        now_s = self._clock.passed_s()
         for provider in [provider for provider in self._providers if not provider.gone][:PROVIDERS]:
             while provider.rests_until_s <= now_s and len(provider.in_hand) < provider.lanes:
                 number = self._next(provider, now_s)
@@ -326,7 +326,7 @@ class _Fetch:
         try:
             while len(data) < size_bytes:
                 num_bytes, pace_bytes = min(provider.piece_bytes, size_bytes - len(data)), provider.pace_bytes
-                asked_s = self._clock.now_s()
+                asked_s = self._clock.passed_s()
                 what = Piece(self._blob, number * CHUNK_BYTES + len(data), num_bytes)
                 piece = await self._ask(provider, what, num_bytes)
                 if piece is None or provider.gone or number not in self._wanted:
@@ -334,7 +334,7 @@ class _Fetch:
                 if len(piece) != num_bytes:
                     self._lied(provider, f"gave {len(piece)} bytes for {num_bytes}")
                     return
-                provider.took(self._clock.now_s() - asked_s, pace_bytes)
+                provider.took(self._clock.passed_s() - asked_s, pace_bytes)
                 data += piece
             if self._store.write(self._blob, number, bytes(data)):
                 self._arrived(provider, number, size_bytes)
@@ -345,7 +345,7 @@ class _Fetch:
 
     def _arrived(self, provider: _Provider, number: int, size_bytes: int) -> None:
         provider.given_bytes += size_bytes
-        self._usual_s += 0.2 * (self._clock.now_s() - provider.in_hand[number] - self._usual_s)
+        self._usual_s += 0.2 * (self._clock.passed_s() - provider.in_hand[number] - self._usual_s)
         self._wanted.discard(number)
         for other in self._providers:
             other.begun.pop(number, None)
@@ -358,7 +358,7 @@ class _Fetch:
 
     async def _ask(self, provider: _Provider, what: Contents | Piece, max_bytes: int) -> bytes | None:
         """The answer, or None where there is none, which is counted."""
-        asked_s = self._clock.now_s()
+        asked_s = self._clock.passed_s()
         try:
             body = encode(Ask(what))
             reply = await self._transport.request(
@@ -367,7 +367,7 @@ class _Fetch:
         except NetworkError as error:
             if not provider.gone:
                 self._last = str(error)
-                provider.failed(asked_s, self._clock.now_s())
+                provider.failed(asked_s, self._clock.passed_s())
                 self._transport.counts["blob-failed"] += bool(provider.gone)
             return None
         provider.failures = 0

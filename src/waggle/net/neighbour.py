@@ -29,11 +29,11 @@ class Allowance:
 
     def __init__(self, per_s: float, at_once: float, clock: Clock) -> None:
         self._per_s, self._at_once, self._clock = per_s, at_once, clock
-        self._left, self._looked_s = at_once, clock.now_s()
+        self._left, self._looked_s = at_once, clock.passed_s()
 
     def take(self) -> bool:
         """Whether there is one left, which is then taken."""
-        now_s = self._clock.now_s()
+        now_s = self._clock.passed_s()
         self._left = min(self._at_once, self._left + self._per_s * max(0.0, now_s - self._looked_s))
         self._looked_s = now_s
         if self._left < 1:
@@ -47,12 +47,12 @@ class Neighbour:
 
     def __init__(self, link: Link, clock: Clock) -> None:
         self.link, self._clock = link, clock
-        self.heard_s = self.posted_s = clock.now_s()
+        self.heard_s = self.posted_s = clock.passed_s()
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._more, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
-        self._since_s = clock.now_s()
+        self._since_s = clock.passed_s()
         self._frames = Allowance(FRAMES_PER_S, FRAMES_AT_ONCE, clock)
         self.tellings = Allowance(TELLINGS_PER_S, TELLINGS_AT_ONCE, clock)
         self._received_bytes = 0
@@ -64,7 +64,7 @@ class Neighbour:
     @property
     def is_new(self) -> bool:
         """Whether it has not been a neighbour for long."""
-        return self._clock.now_s() - self._since_s < NEW_S
+        return self._clock.passed_s() - self._since_s < NEW_S
 
     def post(self, data: bytes, first: bool = False) -> bool:
         """Queue a frame, or put it before all that wait. False where the queue is full."""
@@ -75,7 +75,7 @@ class Neighbour:
         else:
             self._waiting.append(data)
         self._waiting_bytes += len(data)
-        self.posted_s = self._clock.now_s()
+        self.posted_s = self._clock.passed_s()
         self._idle.clear()
         self._more.set()
         return True
@@ -101,7 +101,7 @@ class Neighbour:
         Raises:
             NetworkError: too many came.
         """
-        self.heard_s = self._clock.now_s()
+        self.heard_s = self._clock.passed_s()
         if not self._frames.take():
             raise NetworkError("too many frames")
 

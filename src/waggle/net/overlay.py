@@ -82,7 +82,7 @@ class OverlayTransport:
     async def start(self) -> Peer:
         if not self._address:
             self._address = await self._wire.open(self._on_link, self._requests.answer)
-            self._gossiped_s = self._clock.now_s()
+            self._gossiped_s = self._clock.passed_s()
             self.book.load(self._now_ms(), self._rng)
             self._tasks.begin(self._maintain())
         return Peer(self.id, self._address)
@@ -239,7 +239,7 @@ class OverlayTransport:
 
         Nor of anybody more often than every `EVICT_S`, so that a crowd of newcomers cannot push all others out.
         """
-        now_s = self._clock.now_s()
+        now_s = self._clock.passed_s()
         if now_s - self._evicted_s < EVICT_S:
             return False
         came = [peer for peer, neighbour in self._neighbours.items() if not neighbour.link.dialled]
@@ -320,7 +320,7 @@ class OverlayTransport:
         """Whatever is due. Nothing here waits for a peer: pings have to go out in time."""
         while True:
             await self._clock.sleep(TICK_S)
-            now_s = self._clock.now_s()
+            now_s = self._clock.passed_s()
             for neighbour in list(self._neighbours.values()):
                 neighbour.look(now_s)
                 if now_s - neighbour.heard_s > SILENT_S:
@@ -341,7 +341,7 @@ class OverlayTransport:
         if self._neighbours:
             told = (self._record(), *self.book.sample(TOLD - 1, self._rng))
             self._post(self._anyone(self.peers()), frames.write(Known(told)))
-        for stranger in self.book.draw(1, self._rng, now_s, {*self._neighbours, *self._meetings}):
+        for stranger in self.book.draw(1, self._rng, self._clock.now_s(), {*self._neighbours, *self._meetings}):
             if len(self._neighbours) < self._most or self._evict("room for a stranger"):
                 self._ask(stranger)
 
@@ -350,10 +350,10 @@ class OverlayTransport:
 
     def _fill(self) -> None:
         """Ask peers out of the book, while there are too few neighbours; without any, those I came through, too."""
-        now_s = self._clock.now_s()
+        now_s = self._clock.passed_s()
         missing = self._least - len(self._neighbours) - len(self._meetings)
         if missing > 0:
-            for peer in self.book.draw(missing, self._rng, now_s, {*self._neighbours, *self._meetings}):
+            for peer in self.book.draw(missing, self._rng, self._clock.now_s(), {*self._neighbours, *self._meetings}):
                 self._ask(peer)
         if not self._neighbours and not self._meetings and now_s - self._returned_s > RETURN_S:
             self._returned_s = now_s

@@ -29,7 +29,7 @@ class Pace:
         self.total_bytes += size_bytes
         if not self._bytes_per_s:
             return
-        now_s = self._clock.now_s()
+        now_s = self._clock.passed_s()
         self._free_s = max(self._free_s, now_s) + size_bytes / self._bytes_per_s
         if (wait_s := self._free_s - now_s - 1.0) > 0:
             await self._clock.sleep(wait_s)

@@ -154,7 +154,7 @@ class Spread:
 
     def _ask(self, name: bytes, wanted: _Wanted, peer: bytes) -> None:
         remember(self._wished, name, REMEMBERED)
-        wanted.asked, wanted.asked_s, wanted.tries = peer, self._clock.now_s(), wanted.tries + 1
+        wanted.asked, wanted.asked_s, wanted.tries = peer, self._clock.passed_s(), wanted.tries + 1
         self._asked[peer] += 1
 
     def _drop(self, name: bytes) -> _Wanted | None:
@@ -184,7 +184,7 @@ class Spread:
         Args:
             flowing: those of the neighbours from whom something came since the last look.
         """
-        now_s = self._clock.now_s()
+        now_s = self._clock.passed_s()
         asked: dict[bytes, list[bytes]] = {}
         for name, wanted in list(self._wanted.items()):
             waits_s = now_s - wanted.asked_s
@@ -235,7 +235,7 @@ class Spread:
         name = message_id(push.topic, push.data)
         if known := self._kept.pop(name, None):
             self._kept_bytes -= len(known.push.data)
-        kept = self._kept[name] = _Kept(push, self._clock.now_s() + KEPT_S, offered)
+        kept = self._kept[name] = _Kept(push, self._clock.passed_s() + KEPT_S, offered)
         self._kept_bytes += len(push.data)
         kept.aware.update(wanted.sources if wanted else ())
         untold = [peer for peer in receivers if peer not in kept.aware]
@@ -247,7 +247,7 @@ class Spread:
         yield from ((peer, Have((name,))) for peer in first)
 
     def _expire(self) -> None:
-        now_s = self._clock.now_s()
+        now_s = self._clock.passed_s()
         while self._kept:
             kept = next(iter(self._kept.values()))
             if kept.until_s > now_s and self._kept_bytes <= KEPT_BYTES:

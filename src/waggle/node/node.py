@@ -87,7 +87,7 @@ class Node:
         steer = taskset.heldout("steer", config.eval.steer, config.tasks.families) if config.eval.every else []
         report = taskset.heldout("report", config.eval.report, config.tasks.families)
         self.heldout_questions = {task.question for task in (*steer, *report)}
-        self._last_checkpoint_s = clock.now_s()
+        self._last_checkpoint_s = clock.passed_s()
         self.on_change: Callable[[], None] = lambda: None
         """Called when there is something new to show."""
 
@@ -114,7 +114,7 @@ class Node:
         self._restore(snapshot)
         for record in records:
             self._replay(record)
-        self._last_checkpoint_s = self.clock.now_s()
+        self._last_checkpoint_s = self.clock.passed_s()
         return len(records)
 
     def _restore(self, snapshot: Snapshot) -> None:
@@ -202,12 +202,12 @@ class Node:
     def checkpoint(self) -> None:
         """Store the whole state now."""
         self.archive.checkpoint(self.snapshot(), self.learner)
-        self._last_checkpoint_s = self.clock.now_s()
+        self._last_checkpoint_s = self.clock.passed_s()
         self.events.emit("checkpoint", round=self.state.round)
 
     def checkpoint_if_due(self) -> None:
         """Store the whole state where enough time has passed since the last time."""
-        now_s = self.clock.now_s()
+        now_s = self.clock.passed_s()
         if now_s - self._last_checkpoint_s >= 60 * self.config.run.checkpoint_minutes:
             self._last_checkpoint_s = now_s  # where it fails the next try is as far away
             self.checkpoint()

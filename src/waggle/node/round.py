@@ -57,7 +57,7 @@ class Report:
 
 async def play(node: Node) -> Report:
     """Play one round and commit it. Raises only RunError: the disk, or three steps that are not numbers."""
-    started_s = node.clock.now_s()
+    started_s = node.clock.passed_s()
     number = node.state.round + 1
     own, cursor = answer(node, number)
     sealed, created_ms = seal_round(node, number, own)
@@ -68,7 +68,7 @@ async def play(node: Node) -> Report:
     batch = node.learner.pack(groups, node.key.id)
     step = node.learner.step(batch)
     score = node.steer(number)
-    seconds = node.clock.now_s() - started_s
+    seconds = node.clock.passed_s() - started_s
     state = next_state(node, number, cursor, created_ms, batch, groups, step, score, seconds)
     report = Report(number, own, arrived, mixed, step, score, seconds)
     record(node, state, report, batch, sealed)
