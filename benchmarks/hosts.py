@@ -41,27 +41,23 @@ from waggle.core.events import Tail
 NUM, KBIT = 4, 125.0
 PAUSE_S = 0.04
 START_S, MEET_S, BACK_S, CUT_S, HEAL_S, END_S = 120.0, 240.0, 240.0, 60.0, 300.0, 120.0
-"""Deadlines: for a node to be online, to meet somebody, to be back; for how long the net is cut; to meet again, to end.
-"""
-LOOK_S = 0.25
-QUESTIONS = 400
+"""Deadlines: to be online, to meet somebody, to be back, (for how long the net is cut,) to meet again, to end."""
+LOOK_S, NEVER = 0.25, float("nan")
+QUESTIONS, WORDS = 400, 200
 DEFAULTS = (
     *("model.name=tiny", "model.threads=1", "eval.every=20", "eval.steer=8", "eval.report=8", "run.minutes=60"),
     *("tasks.set=none", "tasks.grader=hosts:graded", "tasks.share_file=true"),
 )
 """What differs from the default settings, besides the file of questions."""
-WORDS = 200
 
 
 class Way(NamedTuple):
     """What lies between two hosts."""
 
     trip_s: float
-    """There and back."""
     loss: float
-    """Each way."""
+    """One way."""
     bytes_s: float
-    """Up and down each."""
 
 
 WAYS = {"lan": Way(0.001, 0.0, 0.0), "dsl": Way(0.05, 0.01, 1000 * KBIT), "poor": Way(2.0, 0.1, 64 * KBIT)}
@@ -149,11 +145,6 @@ class Player:
             self.process.stdin.close()
             self.process = None
 
-    def ask_to_end(self) -> None:
-        """Let it play its round to the end and store where it stands."""
-        if self.process and self.process.stdin:
-            self.process.stdin.close()
-
     def wait(self, timeout_s: float) -> str:
         """What is wrong with its end, or nothing."""
         assert self.process is not None
@@ -189,14 +180,22 @@ class Player:
         """Neighbours in the last round since the last start."""
         return self.rounds[-1].peers if self.rounds and self.rounds[-1].at_s > self.started_s else 0
 
+    @property
+    def number(self) -> int:
+        """The last round that it has written down."""
+        return max(self._lines, default=0)
+
     def first(self, is_it: Callable[[Round], bool], since_s: float) -> float:
         """When a round of this kind first ended."""
-        return next((one.at_s for one in self.rounds if one.at_s > since_s and is_it(one)), float("nan"))
+        return next((one.at_s for one in self.rounds if one.at_s > since_s and is_it(one)), NEVER)
+
+    def firsts(self, since_s: float) -> tuple[float, float]:
+        """When a round with a peer first ended, and one with a peer's work."""
+        return self.first(lambda one: one.peers > 0, since_s), self.first(lambda one: one.foreign > 0, since_s)
 
     def online_s(self, since_s: float) -> float:
         """When it was online."""
-        found = (e["at_s"] for e in self.events if e["event"] == "online" and e["at_s"] > since_s)
-        return next(found, float("nan"))
+        return next((e["at_s"] for e in self.events if e["event"] == "online" and e["at_s"] > since_s), NEVER)
 
     def status(self) -> str:
         """What `waggle status` says of it."""
@@ -204,14 +203,6 @@ class Player:
 
         (node,) = read_status(self.run)
         return "; ".join((f"{node.state}, round {node.round}: {node.says}", *node.problems))
-
-    def gaps(self) -> str:
-        """What is wrong with the order of its rounds, or nothing."""
-        from waggle.core.events import read_lines
-
-        numbers = [line["round"] for line in read_lines(self.run / "metrics.jsonl")]
-        wrong = [n for n, expected in zip(numbers, range(1, len(numbers) + 1), strict=True) if n != expected]
-        return f"{self.name} has round {wrong[0]} where another one belongs" if wrong else ""
 
 
 @contextlib.contextmanager
@@ -225,7 +216,7 @@ def no_one_left(players: Sequence[Player]) -> Iterator[None]:
 
 
 def until(players: Sequence[Player], is_so: Callable[[], bool], timeout_s: float) -> float:
-    """Look until something is so. Seconds that it took, or not a number."""
+    """Look until something is so. Seconds that it took, or `NEVER`."""
     first_s = time.monotonic()
     while (spent_s := time.monotonic() - first_s) < timeout_s:
         for player in players:
@@ -233,7 +224,7 @@ def until(players: Sequence[Player], is_so: Callable[[], bool], timeout_s: float
         if is_so():
             return spent_s
         time.sleep(LOOK_S)
-    return float("nan")
+    return NEVER
 
 
 def watch(players: Sequence[Player], seconds: float) -> None:
@@ -249,12 +240,14 @@ def questions(file: Path, pause_s: float) -> Path:
 
 
 def ended(players: Sequence[Player]) -> list[str]:
-    """End all in order. What was wrong with that, or with their rounds."""
+    """End all in order. What was wrong with that or before."""
     playing = [player for player in players if player.process]
     for player in playing:
-        player.ask_to_end()
-    found = [player.wait(END_S) for player in playing] + [player.gaps() for player in players]
-    return [one for one in found if one] + [fault for player in players for fault in player.faults]
+        assert player.process is not None
+        assert player.process.stdin is not None
+        player.process.stdin.close()
+    found = [fault for player in playing if (fault := player.wait(END_S))]
+    return found + [fault for player in players for fault in player.faults]
 
 
 class Story:
@@ -274,15 +267,9 @@ class Story:
         """A line of the report."""
         print(f"{self.name:5s} {text}", flush=True)
 
-    @property
-    def full(self) -> list[int]:
-        """The peers that each host can have."""
-        open_hosts = sum(not player.host.nat for player in self.players)
-        return [open_hosts if player.host.nat else len(self.players) - 1 for player in self.players]
-
     def all_met(self) -> bool:
         """Whether everybody has all the peers that it can have."""
-        return [player.peers for player in self.players] == self.full
+        return [player.peers for player in self.players] == [3, 3, 2, 2]
 
     def play(self) -> dict[str, Any]:
         """All chapters."""
@@ -307,13 +294,11 @@ class Story:
             player.start(self.questions, ticket)
         met_s = until(self.players, self.all_met, START_S + MEET_S)
         rows = []
-        for player in self.players:
-            first_s = player.host.first_s
-            online_s = player.online_s(0) - first_s
-            met = player.first(lambda one: one.peers > 0, 0) - first_s
-            shared = player.first(lambda one: one.foreign > 0, 0) - first_s
-            rows.append({"host": player.name, "join_s": online_s, "met_s": met, "shared_s": shared})
-            self.say(f"{player.name:13s} join {online_s:6.1f} s, a peer {met:6.1f} s, a peer's work {shared:6.1f} s")
+        for player in others:
+            times = [at_s - player.host.first_s for at_s in (player.online_s(0), *player.firsts(0))]
+            rows.append({"host": player.name, "after_s": times})
+            text = "join {:6.1f} s, a round with a peer {:6.1f} s, with its work {:6.1f} s".format(*times)
+            self.say(f"{player.name:13s} {text}")
         self.say(f"all have met after {met_s:.0f} s")
         self.found["join"], self.found["met_s"] = rows, met_s
 
@@ -335,21 +320,19 @@ class Story:
     def kill(self, player: Player) -> dict[str, Any]:
         """Kill a node and start it again: it comes back without being told how."""
         player.look()
-        last, peers = player.rounds[-1].number if player.rounds else 0, player.peers
+        number = player.number
         player.kill()
         player.resume()
         since_s = player.started_s
-        until(self.players, lambda: player.peers > 0, BACK_S)
-        full_s = until(self.players, self.all_met, BACK_S)
-        shared_s = until(self.players, lambda: bool(player.first(lambda one: one.foreign > 0, since_s) > 0), BACK_S)
-        row = {"host": player.name, "round": last, "peers": peers, "online_s": player.online_s(since_s) - since_s}
-        row["met_s"] = player.first(lambda one: one.peers > 0, since_s) - since_s
-        row["shared_s"] = player.first(lambda one: one.foreign > 0, since_s) - since_s
+        until(self.players, lambda: player.first(lambda one: one.foreign > 0, since_s) > 0, BACK_S)
+        until(self.players, self.all_met, BACK_S)
+        full_s = time.time() - since_s if self.all_met() else NEVER
+        online_s, *others = (at_s - since_s for at_s in (player.online_s(since_s), *player.firsts(since_s)))
         self.say(
-            f"killed {player.name} in round {last + 1}: online {row['online_s']:.0f} s after its restart, a peer after "
-            f"{row['met_s']:.0f} s, a peer's work after {row['shared_s']:.0f} s, all have met {full_s:.0f} s later"
+            f"killed {player.name} in round {number + 1}: online {online_s:.0f} s after its restart, a peer after "
+            f"{others[0]:.0f} s, a peer's work after {others[1]:.0f} s, all have met after {full_s:.0f} s"
         )
-        return {**row, "full_s": full_s, "waited_s": shared_s}
+        return {"host": player.name, "after_s": [online_s, *others, full_s]}
 
     def cut(self) -> dict[str, Any]:
         """Two halves, then one net again."""

@@ -235,9 +235,9 @@ class Internet:
             mine.close()
             refused = holder.wait(READY_S) == NOT_ALLOWED
             raise OSError("no network namespace can be made here" if refused else "no tun device can be made here")
-        pipes = (Pipe(rate, line.queue_bytes) for rate in (line.up_bytes_s, line.down_bytes_s))
+        up, down = (Pipe(rate, line.queue_bytes) for rate in (line.up_bytes_s, line.down_bytes_s))
         nat = Nat(address) if line.behind_nat else None
-        host = Host(number, line, holder, mine, descriptors[0], nat, *pipes)
+        host = Host(number, line, holder, mine, descriptors[0], nat, up, down)
         os.set_blocking(host.device, False)
         self.hosts.append(host)
         self._by_address[socket.inet_aton(address)] = host
