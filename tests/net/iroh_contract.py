@@ -12,18 +12,20 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.net.test_contract import CHECKS, Net, met
+from tests.net.test_contract import CHECKS, TOPIC, Net, met
 from waggle.core.clock import SystemClock
 from waggle.core.errors import NetworkError
 from waggle.core.keys import Key
 from waggle.core.types import Peer
-from waggle.net import requests
+from waggle.net import reach, requests
 from waggle.net.book import Book
 from waggle.net.iroh import IrohWire
 from waggle.net.namespace import loopback_only
 from waggle.net.overlay import OverlayTransport
 from waggle.net.terms import Terms
-from waggle.net.transport import Transport
+from waggle.net.thread import ThreadTransport
+from waggle.net.transport import Ruling, Transport
+from waggle.net.wire import Reply
 
 NO_NAMESPACE = 3
 QUIET_S = 0.15
@@ -102,7 +104,77 @@ async def one_way_streams_end_the_connection(net: Net) -> None:
         await asyncio.sleep(0.01)
 
 
+async def a_caller_who_is_busy_keeps_nobody_waiting(net: Net) -> None:
+    made = [Key.from_seed(seed * 32) for seed in (b"m", b"n")]
+    one, other = (
+        ThreadTransport(OverlayTransport(key, IrohWire(key, ("127.0.0.1:0", "[::1]:0")), SystemClock(), Book(key.id)))
+        for key in made
+    )
+
+    async def answer(caller: bytes, body: bytes) -> bytes:
+        return caller + body
+
+    one.serve("echo/1", answer)
+    inbox = one.subscribe(TOPIC, lambda sender, data: Ruling.DELIVER)
+    me = await one.start()
+    await other.start()
+    await other.join([me])
+    assert other._loop is not None
+    asked = asyncio.run_coroutine_threadsafe(other._inner.request(one.id, "echo/1", b"?", timeout_s=5), other._loop)
+    assert asked.result(5) == other.id + b"?"  # this loop stands still meanwhile, as in a training step
+    told = asyncio.run_coroutine_threadsafe(other._inner.publish(TOPIC, b"news"), other._loop)
+    assert told.result(5) == 1
+    while not (heard := inbox.drain()):
+        pass
+    assert [delivery.data for delivery in heard] == [b"news"]
+    assert one.peers() == [other.id]
+    for transport in (other, one):
+        await transport.close()
+        await transport.close()
+    with pytest.raises(NetworkError, match="is not online"):
+        await one.publish(TOPIC, b"x")
+    assert (await one.start()).id == one.id  # once more
+    await one.close()
+
+
+async def a_peer_dials_back_where_nobody_has_talked(net: Net) -> None:
+    one, other = await net.nodes(2)
+    waiting, silent = Key.from_seed(b"w" * 32), Key.from_seed(b"s" * 32)
+    wire = IrohWire(waiting, ("127.0.0.1:0", "[::1]:0"))
+
+    async def nothing(caller: bytes, body: bytes) -> Reply:
+        return Reply(False, b"")
+
+    where = await wire.open(lambda link: None, nothing)
+    host = net.wires[other.id].host_of(one.id)  # type: ignore[attr-defined]
+    ports = dict(address.rsplit(":", 1) for address in where.split(","))
+    for peer, reached in ((waiting, True), (silent, False)):
+        body = reach.ask_to_dial(peer.id, int(ports[host]))
+        reply = await one.request(other.id, reach.PROTO, body, timeout_s=9)
+        assert (reply == b"") is reached, reply
+    await wire.close()
+
+
+async def what_goes_over_the_wire_is_counted_and_held_to_its_pace(net: Net) -> None:
+    one, other = await net.nodes(2)
+
+    async def answer(caller: bytes, body: bytes) -> bytes:
+        return bytes(30_000)
+
+    other.serve("big/1", answer)
+    paces = [net.wires[node.id].pace for node in (one, other)]  # type: ignore[attr-defined]
+    before = [pace.total_bytes for pace in paces]
+    paces[1]._bytes_per_s = 20_000.0
+    started_s = time.monotonic()
+    await one.request(other.id, "big/1", b"", timeout_s=9)
+    assert time.monotonic() - started_s > 0.4  # a second's worth at once, half a second's after that
+    assert all(pace.total_bytes - was > 30_000 for pace, was in zip(paces, before, strict=True))
+
+
 REAL = [
+    a_caller_who_is_busy_keeps_nobody_waiting,
+    a_peer_dials_back_where_nobody_has_talked,
+    what_goes_over_the_wire_is_counted_and_held_to_its_pace,
     a_fixed_port_can_be_taken_again,
     loopback_means_loopback,
     what_is_no_address_is_said,
@@ -126,7 +198,7 @@ async def run(check: Callable[[Net], Awaitable[None]]) -> str:
 def main() -> int:
     if not loopback_only():
         return NO_NAMESPACE
-    requests.DIAL_S = 1.0
+    requests.DIAL_S = reach.DIAL_BACK_S = 1.0
     print(json.dumps({check.__name__: asyncio.run(run(check)) for check in (*CHECKS, *REAL)}))
     return 0
 
