@@ -133,7 +133,7 @@ class IrohWire:
                 ) from error
             self._endpoint = await self._bound(self._spare)
         self._tasks.begin(self._accept())
-        return self._address()
+        return self.address()
 
     async def _bound(self, bind: Sequence[str]) -> Any:
         iroh = _iroh()
@@ -143,8 +143,8 @@ class IrohWire:
         )
         return await iroh.Endpoint.bind(options)
 
-    def _address(self) -> str:
-        """Where peers can reach this node: what was bound, or the machine's own addresses where that is all of them."""
+    def address(self) -> str:
+        """What was bound, or the machine's own addresses where that is all of them."""
         bound = [str(address) for address in self._endpoint.bound_sockets()]
         if any(address.startswith(("0.0.0.0:", "[::]:")) for address in bound):
             bound = [str(address) for address in self._endpoint.addr().direct_addresses()] or bound

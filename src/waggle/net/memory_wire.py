@@ -75,6 +75,9 @@ class MemoryWire:
         other._on_link(theirs)
         return mine
 
+    def address(self) -> str:
+        return "memory"
+
     def host_of(self, peer: bytes) -> str:
         return "memory" if any(link.peer == peer for link in self.links) else ""
 

@@ -337,6 +337,7 @@ class OverlayTransport:
     def _gossip(self, now_s: float) -> None:
         """Tell a neighbour of others, and meet a stranger: islands that were cut apart find each other by that."""
         self._gossiped_s = now_s
+        self._address = self._address and self._wire.address()
         self._save()
         if self._neighbours:
             told = (self._record(), *self.book.sample(TOLD - 1, self._rng))

@@ -87,6 +87,10 @@ class Wire(Protocol):
         """
         ...
 
+    def address(self) -> str:
+        """Where this node can be reached now: a machine may move from network to network."""
+        ...
+
     def host_of(self, peer: bytes) -> str:
         """From which host a peer's link comes, as an address has it; empty where that is not known."""
         ...

@@ -130,6 +130,8 @@ async def _go_online(session: Session) -> None:
     node.events.emit("online", address=me.address)
     place.keep_address(folder, me, session.charter)
     session.console.print(f"listening on {me.address}; {folder.ticket_file} invites others", highlight=False)
+    if "0.0.0.0" in me.address:
+        session.console.print("this machine has no network now; the node trains alone and keeps trying")
 
 
 async def _rested(session: Session) -> bool:
