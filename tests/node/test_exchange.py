@@ -397,18 +397,3 @@ def test_nobody_to_join_is_no_error_and_nothing_is_said_before_it_is_started() -
         await me.close()
 
     asyncio.run(story())
-
-
-@pytest.mark.parametrize("lie", [{"size_bytes": 0}, {"completions": 1}])
-def test_experience_larger_than_announced_is_refused(lie: dict[str, int]) -> None:
-    async def story() -> None:
-        world = World(never)
-        await world.meet()
-        await world.good.offer(1, sealed(1))
-        news = announce(CHARTER, sealed(1))
-        entries = tuple(replace(entry, **lie) for entry in news.entries)
-        await world.passing(world.me.pull(GOOD.id, offers(replace(news, entries=entries), GOOD.id)))
-        assert world.result == []
-        assert world.me.refused == {"signature": len(entries)}
-
-    asyncio.run(story())
