@@ -2,8 +2,10 @@
 
 import contextlib
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
+import numpy as np
 import pytest
 import zstandard
 from hypothesis import given, settings
@@ -152,3 +154,11 @@ def test_a_frame_that_lies_about_its_size_is_refused() -> None:
     frame[declared : declared + 4] = (1000).to_bytes(4, "little")
     with pytest.raises(DecodeError, match="cannot be read"):
         unpack(bytes(frame), 1 << 20)
+
+
+def test_two_threads_that_pack_do_not_spoil_each_others_bytes() -> None:
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(0, 8, 60_000, np.uint8).tobytes() for _ in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        packed = list(pool.map(pack, texts * 12))
+    assert [unpack(frame, 1 << 20) for frame in packed] == texts * 12

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import resource
+import signal
 import stat
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from waggle.core.errors import NetworkError, RunError
-from waggle.core.files import disk_errors, folder_atomic, recover_folder, write_atomic
+from waggle.core.files import append_line, disk_errors, folder_atomic, recover_folder, write_atomic
 
 
 def names(folder: Path) -> list[str]:
@@ -123,3 +125,20 @@ def test_disk_errors_are_said_and_others_pass(tmp_path: Path) -> None:
         raise NetworkError("far away")
     with pytest.raises(ValueError, match="other"), disk_errors(tmp_path):
         raise ValueError("other")
+
+
+def test_lines_that_find_no_room_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "events.jsonl"
+    append_line(file, b"one\n", 100)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6, before[1]))  # room for half a line
+    try:
+        with pytest.raises(RunError, match=r"cannot write .*events\.jsonl"):
+            append_line(file, b"two and more\n", 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert file.read_bytes() == b"one\n"
+    append_line(file, b"three\n", 4)
+    assert (file.read_bytes(), (tmp_path / "events.jsonl.1").read_bytes()) == (b"three\n", b"one\n")

@@ -125,7 +125,7 @@ def test_a_round_is_final_even_where_its_line_found_no_room(tmp_path: Path, monk
     archive.begin(snapshot())
     played(archive, learner(), 1, 1)
     with monkeypatch.context() as patched:
-        patched.setattr("waggle.node.archive.open", full, raising=False)
+        patched.setattr("waggle.core.files.open", full, raising=False)
         why = archive.commit(record(2))
     assert re.match(r"cannot write .*metrics\.jsonl: No space left on device", why)
     archive.close()

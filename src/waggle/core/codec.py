@@ -6,6 +6,7 @@ other than the canonical one are refused, so that one value has one digest.
 """
 
 import hashlib
+import threading
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -20,7 +21,9 @@ MAX_BYTES = 1 << 20
 
 T = TypeVar("T", bound=msgspec.Struct)
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
-_compress = zstandard.ZstdCompressor(level=9, write_checksum=False, write_content_size=True).compress
+_LEVEL = 9
+_mine = threading.local()
+"""A compressor a thread: one that two threads share writes garbage."""
 
 
 @lru_cache(maxsize=64)
@@ -67,7 +70,9 @@ def digest_bytes(kind: str, data: bytes) -> bytes:
 
 def pack(data: bytes) -> bytes:
     """Compressed with zstd; the size is declared in the frame."""
-    return _compress(data)
+    if not hasattr(_mine, "compressor"):
+        _mine.compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False, write_content_size=True)
+    return bytes(_mine.compressor.compress(data))
 
 
 def unpack(data: bytes, max_bytes: int) -> bytes:

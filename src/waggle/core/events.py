@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from waggle.core.clock import Clock
 from waggle.core.errors import RunError
-from waggle.core.files import disk_errors
+from waggle.core.files import append_line, disk_errors
 
 
 class Events(Protocol):
@@ -156,8 +156,4 @@ class EventLog:
         Raises:
             RunError: the disk refuses.
         """
-        with disk_errors(self._file):
-            if self._file.exists() and self._file.stat().st_size >= self._max_bytes:
-                self._file.replace(self._file.with_suffix(self._file.suffix + ".1"))
-            with open(self._file, "a", encoding="utf-8") as handle:
-                handle.write(json_line(record))
+        append_line(self._file, json_line(record).encode(), self._max_bytes)

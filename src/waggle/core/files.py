@@ -1,6 +1,7 @@
 """Writing files so that a crash leaves the old one or the new one, never half of either."""
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -41,6 +42,25 @@ def write_atomic(target: Path, data: bytes, mode: int = 0o644) -> None:
             sync_folder(target.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def append_line(file: Path, data: bytes, max_bytes: int) -> None:
+    """Add whole lines to a file; at `max_bytes` it becomes `NAME.1` and a new one starts.
+
+    Raises:
+        RunError: the disk refuses; nothing of them is in the file then.
+    """
+    with disk_errors(file):
+        if file.exists() and file.stat().st_size >= max_bytes:
+            file.replace(file.with_suffix(file.suffix + ".1"))
+        with open(file, "ab", buffering=0) as handle:
+            before = handle.tell()
+            try:
+                if handle.write(data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                handle.truncate(before)
+                raise
 
 
 @contextlib.contextmanager

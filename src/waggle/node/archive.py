@@ -15,7 +15,7 @@ from typing import Protocol
 from waggle.core.codec import decode, encode
 from waggle.core.errors import DecodeError, RunError
 from waggle.core.events import cut_torn_line, json_line, read_lines
-from waggle.core.files import disk_errors, folder_atomic, recover_folder, write_atomic
+from waggle.core.files import append_line, disk_errors, folder_atomic, recover_folder, write_atomic
 from waggle.core.types import Group
 from waggle.node.journal import Journal
 from waggle.node.learner import Learner
@@ -165,7 +165,7 @@ class DiskArchive:
             self._journal.append(encode(self._waiting[0]))
             self._unwritten += self._waiting.popleft().metrics
             self._inbox.clear()
-        self._append(self._folder.metrics_file, self._unwritten, self._metrics_bytes)
+        append_line(self._folder.metrics_file, self._unwritten.encode(), self._metrics_bytes)
         self._unwritten = ""
 
     def take_parcel(self, num: int, max_bytes: int) -> Parcel | None:
@@ -195,7 +195,7 @@ class DiskArchive:
 
     def show(self, groups: list[tuple[Group, str]]) -> None:
         lines = "".join(json_line(_readable(group, fate)) for group, fate in groups)
-        self._append(self._folder.experience_file, lines, self._experience_bytes)
+        append_line(self._folder.experience_file, lines.encode(), self._experience_bytes)
 
     def close(self) -> None:
         """Give files and lock back."""
@@ -220,20 +220,13 @@ class DiskArchive:
                 if _number(journal) < newest:
                     journal.unlink(missing_ok=True)
 
-    def _append(self, file: Path, text: str, max_bytes: int) -> None:
-        with disk_errors(file):
-            if file.exists() and file.stat().st_size >= max_bytes:
-                file.replace(file.with_suffix(file.suffix + ".1"))
-            with open(file, "a", encoding="utf-8") as handle:
-                handle.write(text)
-
     def _complete_metrics(self, records: list[Record]) -> None:
         """Write the lines of committed rounds that a crash kept from the file."""
         cut_torn_line(self._folder.metrics_file)
         last = max((int(line["round"]) for line in read_lines(self._folder.metrics_file)), default=0)
         for record in records:
             if record.state.round > last:
-                self._append(self._folder.metrics_file, record.metrics, self._metrics_bytes)
+                append_line(self._folder.metrics_file, record.metrics.encode(), self._metrics_bytes)
 
 
 def _number(path: Path) -> int:
