@@ -71,6 +71,27 @@ def test_runs_of_one_second_have_folders_of_their_own(here: Path) -> None:
         pass
 
 
+def test_a_folder_that_is_being_set_up_is_left_alone(here: Path) -> None:
+    with new_folder(here / "run", "node") as first:
+        (first / "key").write_text("precious")
+        with pytest.raises(RunError, match="another process is setting up a run"), new_folder(here / "run", "node"):
+            pass
+        assert (first / "key").read_text() == "precious"
+
+
+def test_a_run_that_was_stopped_during_its_set_up_can_be_begun_again(here: Path) -> None:
+    (here / "run").mkdir()
+    (here / "run" / "key").write_text("kept")
+    with pytest.raises(RunError, match="is not empty"), new_folder(here / "run", "node"):
+        pass
+    with pytest.raises(KeyError), new_folder(here / "run", "node", half_made=True):
+        raise KeyError
+    assert (here / "run" / "key").read_text() == "kept"
+    (here / "run" / "mine").write_text("")
+    with pytest.raises(RunError, match="is not empty"), new_folder(here / "run", "node", half_made=True):
+        pass
+
+
 def test_a_swarm_ends_by_itself() -> None:
     assert with_default_end(load()).run.minutes == 19
     assert with_default_end(load(None, ["run.rounds=3"])).run.minutes == 0

@@ -80,11 +80,30 @@ def test_who_keeps_dying_at_once_is_given_up_with_his_last_words_and_the_others_
         assert nodes.members[0].process is not None
         assert nodes.look()
         assert sum("node-2 died (the disk is gone)" in line for line in said) == hive.MAX_SHORT - 1
-        assert said[-1].endswith("the others go on. Its last words: the disk is gone")
+        assert said[-1].endswith("the others go on. It said: the disk is gone")
         nodes.members[0].process.kill()
         nodes.stop()
         while nodes.look():
             pass
+
+
+def test_who_plays_between_two_deaths_is_not_given_up(tmp_path: Path) -> None:
+    code = "open('{path}/metrics.jsonl', 'a').write('x'); raise SystemExit(1)"
+    said: list[str] = []
+    with Hive(folders(tmp_path, 1), said.append, command(code)) as nodes:
+        until(nodes, lambda: (tmp_path / "node-1" / "metrics.jsonl").exists() and len(said) > 2 * hive.MAX_SHORT)
+        assert not nodes.members[0].given_up
+
+
+def test_a_folder_that_is_held_is_waited_for(tmp_path: Path) -> None:
+    (folder,) = folders(tmp_path, 1)
+    holder = RunFolder(folder.path)
+    holder.lock()
+    with Hive([folder], lambda text: None, command(LIVES)) as nodes:
+        assert nodes.look()
+        assert nodes.members[0].process is None
+        holder.close()
+        until(nodes, lambda: nodes.members[0].process is not None)
 
 
 def test_nobody_is_left_behind_whatever_happens(tmp_path: Path) -> None:

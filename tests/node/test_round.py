@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.node.crafted import EVE, SUMS, Grading, Recording, Swarm, Wordy, body, drawn, hears, is_train, met, sealed
-from tests.node.parts import easy_family
+from tests.node.parts import config, easy_family, scripted_swarm
+from waggle.core.clock import FakeClock
 from waggle.core.codec import encode
 from waggle.core.errors import ConfigError
 from waggle.core.sealing import announce, announcement_head
@@ -23,7 +24,7 @@ from waggle.core.types import (
     Verdict,
 )
 from waggle.node import build
-from waggle.node.round import Report, play
+from waggle.node.round import Report, play, seal_round
 from waggle.node.swarm import connect
 from waggle.swarm.seen import MIN_DISTINCT
 from waggle.tasks.stream import is_common
@@ -349,3 +350,14 @@ def test_the_cursor_moves_on_and_no_question_is_drawn_twice() -> None:
     swarm = Swarm(1)
     refs = [group.task.ref for report in met(swarm, 10)[0] for group in report.own]
     assert len(set(refs)) == len(refs) == 30
+
+
+def test_a_clock_that_was_ahead_once_silences_nobody_for_long() -> None:
+    clock = FakeClock()
+    nodes = scripted_swarm((SUMS,), 1, config("model.name=scripted", "share.publish=all"), clock=clock)
+    (node,) = nodes
+    asyncio.run(node.start())
+    now_ms = int(clock.now_s() * 1000)
+    for ahead_s, expected_ms in ((60, now_ms + 60_001), (30 * 24 * 3600, now_ms)):
+        node.state = replace(node.state, created_ms=now_ms + 1000 * ahead_s)
+        assert seal_round(node, 1, [])[1] == expected_ms

@@ -134,6 +134,7 @@ def health(folder: RunFolder, now_s: float = 1000.0, free_bytes: int = 1 << 40) 
 
 
 def wrote(folder: RunFolder, *events: dict[str, object]) -> None:
+    os.utime(folder.path / "lock", (900, 900))
     folder.events_file.write_text("".join(json_line({"at_s": 1000.0, **event}) for event in events))
 
 
@@ -158,6 +159,15 @@ def test_a_node_that_writes_nothing_is_stalled_unless_it_rests_or_its_rounds_are
     assert health(folder, 1000 + 9 * STALLED_S) == []
     wrote(folder, ROUND, {"event": "resting", "why": "paused"}, ROUND)
     assert health(folder, 1000 + 9 * STALLED_S) != []
+    folder.close()
+
+
+def test_a_node_that_was_started_a_moment_ago_is_not_stalled(tmp_path: Path) -> None:
+    folder = made(tmp_path / "run", json_line(LINE))
+    wrote(folder, ROUND)
+    assert health(folder, 1000 + 3 * 24 * 3600) != []
+    os.utime(folder.path / "lock", (1000 + 3 * 24 * 3600 - 20,) * 2)
+    assert health(folder, 1000 + 3 * 24 * 3600) == []
     folder.close()
 
 

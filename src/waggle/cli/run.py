@@ -1,5 +1,7 @@
 """Commands that train and measure: `swarm`, `join`, `eval`."""
 
+import fcntl
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -25,20 +27,41 @@ Folder = Annotated[
 ]
 
 
+HALF_MADE = {"tasks", "key", "bootstrap", "book.bin", "lock", "config.toml", "charter.bin"}
+"""What is in the folder of a run that was stopped before it was one."""
+
+
 @contextmanager
-def new_folder(named: Path | None, kind: str) -> Iterator[Path]:
-    """An empty folder for a new run. Where the run does not come to begin, nothing is left of it.
+def new_folder(named: Path | None, kind: str, half_made: bool = False) -> Iterator[Path]:
+    """An empty folder for a new run, this process's alone. Where the run does not come to begin, nothing is left of it.
+
+    Args:
+        half_made: whether it may hold what a run left that was stopped before it began, and keeps it.
 
     Raises:
-        RunError: it holds something already, or cannot be made.
+        RunError: it holds something already, is somebody else's now, or cannot be made.
     """
     with disk_errors(named or RUNS):
         existed = named is not None and named.exists()
         parent_existed = (named.parent if named else RUNS).exists()
     path = _made(named) if named else _dated(kind)
+    claim = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        left = {child.name for child in path.iterdir()} - (HALF_MADE if half_made else set())
+        if left or (path / "run.json").exists():
+            raise RunError(f"{path} is not empty; choose a new folder for the run")
+    except BlockingIOError as error:
+        os.close(claim)
+        raise RunError(f"another process is setting up a run in {path}; choose another folder") from error
+    except BaseException:
+        os.close(claim)
+        raise
     try:
         yield path
     except BaseException:
+        if half_made:
+            raise
         for child in path.iterdir():
             shutil.rmtree(child) if child.is_dir() else child.unlink()
         if not existed:
@@ -47,6 +70,8 @@ def new_folder(named: Path | None, kind: str) -> Iterator[Path]:
             with suppress(OSError):  # somebody else has put something there
                 path.parent.rmdir()
         raise
+    finally:
+        os.close(claim)
 
 
 def _made(path: Path) -> Path:
@@ -54,8 +79,6 @@ def _made(path: Path) -> Path:
         raise RunError(f"{path} already holds a run; continue it with --resume {path}, or choose another folder")
     with disk_errors(path):
         path.mkdir(parents=True, exist_ok=True)
-    if any(path.iterdir()):
-        raise RunError(f"{path} is not empty; choose a new folder for the run")
     return path
 
 
@@ -170,7 +193,7 @@ def join(
     invitation = joining.invitation(ticket, into, again)
     if again and run:
         return joining.go_on(console, run, config, invitation, quiet, tied)
-    with new_folder(run, "node") as path:
+    with new_folder(run, "node", half_made=go_on) as path:
         console.print(f"run folder {path}", highlight=False)
         folder = joining.begin(console, path, config, key_file(key), invitation)
     joining.play(console, folder, quiet, tied)

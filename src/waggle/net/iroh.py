@@ -82,6 +82,12 @@ def _said(error: BaseException) -> str:
     return str(error.message()) if hasattr(error, "message") else str(error) or type(error).__name__
 
 
+def _without_ipv6(bind: Sequence[str]) -> tuple[str, ...]:
+    """The same for a machine without IPv6; empty where that is nothing else."""
+    other = tuple(address for address in bind if not address.startswith("["))
+    return other if len(other) < len(bind) else ()
+
+
 def split_address(address: str) -> tuple[str | None, list[str]]:
     """The relay and the direct addresses of a peer. Example: `https://relay.example,192.0.2.7:4242`."""
     parts = address.split(",")
@@ -123,15 +129,16 @@ class IrohWire:
     async def open(self, on_link: OnLink, on_request: OnRequest) -> str:
         iroh = _iroh()
         self._on_link, self._on_request = on_link, on_request
-        try:
-            self._endpoint = await self._bound(self._bind)
-        except iroh.IrohError as error:
-            if not self._spare:
-                where = " and ".join(self._bind)
-                raise NetworkError(
-                    f"cannot listen on {where}: {_said(error)}; choose another address or port"
-                ) from error
-            self._endpoint = await self._bound(self._spare)
+        why = ""
+        for bind in filter(None, (self._bind, _without_ipv6(self._bind), self._spare, _without_ipv6(self._spare))):
+            try:
+                self._endpoint = await self._bound(bind)
+                break
+            except iroh.IrohError as error:
+                why = why or _said(error)
+        else:
+            where = " and ".join(self._bind)
+            raise NetworkError(f"cannot listen on {where}: {why}; choose another address or port")
         self._tasks.begin(self._accept())
         return self.address()
 

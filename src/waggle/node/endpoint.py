@@ -6,6 +6,7 @@ checked; they are graded, sealed and admitted like any others. Questions are ask
 fewer answers than it was asked for is asked again. What fails is tried again for a while, later each time.
 """
 
+import http.client
 import json
 import time
 import urllib.error
@@ -88,7 +89,7 @@ class EndpointLearner:
                 why = f"it says {error.code} {error.read(300).decode('utf-8', 'replace')}"
                 if error.code in (400, 401, 403, 404, 422):
                     break
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 why = str(error)
             time.sleep(wait_s)
         raise ModelError(f"the endpoint {self._url} gives no answers ({why}); start the server, or mend its settings")

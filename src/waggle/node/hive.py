@@ -3,8 +3,8 @@
 Every node is an ordinary `waggle join --resume FOLDER`, told by its run folder where to listen and whom to meet. They
 share a network of their own that holds loopback and nothing else (`net/namespace.py`), so nothing leaves the machine;
 the command itself stays outside. A node that dies is started again, later each time, and continues from its folder; one
-that keeps dying at once is given up, and the others go on. A node ends when its input does, so none outlives the
-command, however that ends.
+that keeps dying without a round is given up, and the others go on. A node ends when its input does, so none outlives
+the command, however that ends.
 """
 
 import os
@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waggle.net.namespace import NOT_ALLOWED
-from waggle.node.runfolder import RunFolder
+from waggle.node.runfolder import RunFolder, is_locked
 
 FIRST_PORT = 4201
 READY_S, QUIT_S = 10.0, 120.0
 """How long a network may take to be made, and a node to finish its round and store where it stands."""
-SHORT_S = 30.0
-"""A node that lived less than this died at once."""
 MAX_SHORT = 5
+"""A node that died so often in a row without a round is given up."""
 MAX_WAIT_S = 60.0
 _SAYS = 300
 Say = Callable[[str], None]
@@ -42,12 +41,14 @@ class Member:
 
     folder: RunFolder
     process: subprocess.Popen[bytes] | None = None
-    started_s: float = 0.0
+    metrics_bytes: int = 0
+    """What it had to show when it was started."""
     due_s: float = 0.0
     """When it is to be started."""
     short: int = 0
-    """How often in a row it died at once."""
+    """How often in a row it died without having played a round."""
     ended: bool = False
+    given_up: bool = False
 
 
 def node_command(path: Path) -> list[str]:
@@ -132,6 +133,9 @@ class Hive:
                 member.process.stdin.close()
 
     def _start(self, member: Member) -> None:
+        if is_locked(member.folder.path):  # of a command that was killed: it ends with its round
+            member.due_s = time.monotonic() + 1.0
+            return
         enter = [sys.executable, "-m", "waggle.net.namespace", "enter", str(self.holder)] if self._holder else []
         apart = {"HF_HUB_OFFLINE": "1"} if self._holder else {}
         with open(member.folder.log_file, "wb") as log:
@@ -143,7 +147,7 @@ class Hive:
                 env={**os.environ, **apart},
                 start_new_session=True,  # Ctrl-C is the command's to handle
             )
-        member.started_s = time.monotonic()
+        member.metrics_bytes = _size(member.folder.metrics_file)
 
     def _take_end(self, member: Member, code: int) -> None:
         assert member.process is not None
@@ -152,16 +156,22 @@ class Hive:
         if code == 0 or self._stopping:
             member.ended = True
             return
-        short = time.monotonic() - member.started_s < SHORT_S
-        member.short = member.short + 1 if short else 0
+        played = _size(member.folder.metrics_file) != member.metrics_bytes
+        member.short = 0 if played else member.short + 1
         name, why = member.folder.path.name, _last_words(member.folder.log_file, code)
         if member.short >= MAX_SHORT:
-            member.ended = True
-            self._say(f"{name} died at once {MAX_SHORT} times and is given up; the others go on. Its last words: {why}")
+            member.ended = member.given_up = True
+            self._say(
+                f"{name} died {MAX_SHORT} times without a round and is given up; the others go on. It said: {why}"
+            )
             return
         wait_s = min(MAX_WAIT_S, 2.0**member.short)
         member.due_s = time.monotonic() + wait_s
         self._say(f"{name} died ({why}); it is started again in {wait_s:.0f} s")
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def _last_words(log: Path, code: int) -> str:

@@ -4,11 +4,13 @@ Looked at between two rounds. A node that rests stays online and answers its pee
 up goes offline until midnight UTC and trains on by itself.
 """
 
+import contextlib
 import json
 import time
 
 from waggle.core.clock import Clock
 from waggle.core.config import Config
+from waggle.core.errors import RunError
 from waggle.core.files import write_atomic
 from waggle.net.pace import Pace
 from waggle.node.runfolder import RunFolder
@@ -35,11 +37,7 @@ class Host:
         return ""
 
     def may_talk(self) -> bool:
-        """Whether bytes of the day are left. What has been used is written down.
-
-        Raises:
-            RunError: the disk refuses.
-        """
+        """Whether bytes of the day are left. What has been used is written down."""
         if not self._day_bytes:
             return True
         day = int(self._clock.now_s() // DAY_S)
@@ -47,7 +45,8 @@ class Host:
             self._day, self._used_bytes = day, 0
         self._used_bytes += self.pace.total_bytes - self._counted_bytes
         self._counted_bytes = self.pace.total_bytes
-        write_atomic(self._folder.usage_file, json.dumps({"day": day, "bytes": self._used_bytes}).encode())
+        with contextlib.suppress(RunError):  # a full disk: what was used is written down the next time
+            write_atomic(self._folder.usage_file, json.dumps({"day": day, "bytes": self._used_bytes}).encode())
         return self._used_bytes < self._day_bytes
 
     def _read(self) -> tuple[int, int]:

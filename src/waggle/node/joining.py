@@ -12,9 +12,9 @@ from rich.console import Console
 
 from waggle.core.blob import DiskBlobs
 from waggle.core.clock import SystemClock
-from waggle.core.config import Config, dump
+from waggle.core.config import Config
 from waggle.core.errors import ConfigError, IdentityError, NetworkError, TaskError
-from waggle.core.files import disk_errors, write_atomic
+from waggle.core.files import disk_errors
 from waggle.core.keys import Key, peer_name
 from waggle.core.sealing import charter_digest
 from waggle.core.types import Charter, Peer
@@ -92,12 +92,13 @@ def begin(console: Console, path: Path, config: Config, key_file: Path, invited:
         )
     gives = bool(config.model.endpoint)
     fitted = build.only_gives(config) if gives else build.fitted(config, build.plan_memory(config, 1))
-    folder = prepare(path, fitted, key, charter, invited.peers if invited else [])
+    peers = invited.peers if invited else []
     if missing:
-        asyncio.run(_fetch_files(console, folder, fitted, key, charter, missing))
+        place.keep_bootstrap(RunFolder(path), peers)
+        asyncio.run(_fetch_files(console, RunFolder(path), fitted, key, charter, missing))
         shared = fitted.tasks.model_copy(update={"file": str(DiskBlobs(files).path(missing[0])), "share_file": True})
-        write_atomic(folder.config_file, dump(fitted.model_copy(update={"tasks": shared})).encode())
-    return folder
+        fitted = fitted.model_copy(update={"tasks": shared})
+    return prepare(path, fitted, key, charter, peers)
 
 
 async def _fetch_files(

@@ -113,7 +113,9 @@ def seal_round(node: Node, number: int, own: Sequence[Group]) -> tuple[list[Expe
     """The groups that are shared, under one signature, and the time it was given."""
     keep = KEEPS[node.config.share.publish]
     shared = [group for group in own if keep(group) is None and _may_leave(node, group)]
-    created_ms = max(int(node.clock.now_s() * 1000), node.state.created_ms + 1)
+    now_ms, after_ms = int(node.clock.now_s() * 1000), node.state.created_ms + 1
+    ahead_ms = 1000 * node.taskset.charter.admission.max_skew_s
+    created_ms = now_ms if after_ms > now_ms + ahead_ms else max(now_ms, after_ms)  # the clock was wrong once
     bodies = [_body(node, group) for group in shared]
     return (seal(node.key, node.taskset.digest, number, created_ms, bodies) if bodies else []), created_ms
 
@@ -271,13 +273,8 @@ def record(node: Node, state: State, report: Report, batch: bytes, sealed: Seque
     used = tuple(group.id for group in mixed.foreign)
     metrics = json_line(_metrics(node, state, report))
     record = Record(state, batch, tuple(sealed), tuple(arrived.admitted), tuple(arrived.marks), used, metrics)
-    node.note_unsaved(node.archive.commit(record))
+    unsaved = node.archive.commit(record)
     node.state = state
-    fates = {decision.id: decision.reason for decision in mixed.decisions}
-    groups = {g.id: g for g in (*report.own, *mixed.foreign)}
-    node.where_it_can(lambda: node.archive.show([(group, fates.get(i, "")) for i, group in groups.items()]))
-    if report.score and state.best_round == state.round:
-        node.where_it_can(lambda: node.archive.export(state.round, node.learner))
     node.events.emit(
         "round",
         round=state.round,
@@ -285,6 +282,12 @@ def record(node: Node, state: State, report: Report, batch: bytes, sealed: Seque
         trained_s=round(state.trained_s, 3),
         **_traffic(node),
     )
+    node.note_unsaved(unsaved)
+    fates = {decision.id: decision.reason for decision in mixed.decisions}
+    groups = {g.id: g for g in (*report.own, *mixed.foreign)}
+    node.where_it_can(lambda: node.archive.show([(group, fates.get(i, "")) for i, group in groups.items()]))
+    if report.score and state.best_round == state.round:
+        node.where_it_can(lambda: node.archive.export(state.round, node.learner))
     node.where_it_can(node.checkpoint_if_due)
     node.on_change()
 

@@ -106,6 +106,7 @@ class RunFolder:
             os.close(descriptor)
             raise RunError(f"another process is using {self.path}; stop it first, or choose another folder") from error
         self._lock = descriptor
+        os.utime(descriptor)  # since when it is held
 
     def config(self) -> Config:
         """The configuration that the run was started with.

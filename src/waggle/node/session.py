@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,8 @@ from rich.console import Console
 
 from waggle.core.clock import SystemClock
 from waggle.core.config import Config
-from waggle.core.errors import NetworkError, RunError
+from waggle.core.errors import NetworkError
+from waggle.core.files import disk_errors
 from waggle.core.keys import Key
 from waggle.core.types import Charter, Peer
 from waggle.node import build, place
@@ -45,7 +46,10 @@ class Session:
     node: Node
     graders: Graders
     host: Host
-    online: bool = False
+    address: str = ""
+    """Where the node is reachable, while it is online."""
+    trouble: str = ""
+    """Why it could not go online, if it could not."""
     rested: str = ""
     """Why the node rests now, if it does."""
 
@@ -61,10 +65,11 @@ def prepare(path: Path, config: Config, key: Key, charter: Charter, bootstrap: S
     Raises:
         RunError: the folder holds a run already, or the disk refuses.
     """
-    folder = RunFolder.create(path, config, charter)
-    key.save(folder.key_file)
-    place.keep_bootstrap(folder, bootstrap)
-    return folder
+    with disk_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+    key.save(RunFolder(path).key_file)
+    place.keep_bootstrap(RunFolder(path), bootstrap)
+    return RunFolder.create(path, config, charter)  # last: what makes it a run
 
 
 def open_node(
@@ -109,7 +114,7 @@ async def run(session: Session, view: View | None, stop: Callable[[], bool]) -> 
 
     session.console.print(node.learner.describe(), highlight=False)
     try:
-        await _go_online(session)
+        await _go_online(session)  # what is wrong with the settings is said at once
         while not over():
             if not await _rested(session):
                 await play(node)
@@ -123,20 +128,10 @@ async def run(session: Session, view: View | None, stop: Callable[[], bool]) -> 
         session.close()
 
 
-async def _go_online(session: Session) -> None:
-    node, folder = session.node, session.folder
-    me = await node.start(place.bootstrap_of(folder))
-    session.online = True
-    node.events.emit("online", address=me.address)
-    place.keep_address(folder, me, session.charter)
-    session.console.print(f"listening on {me.address}; {folder.ticket_file} invites others", highlight=False)
-    if "0.0.0.0" in me.address:
-        session.console.print("this machine has no network now; the node trains alone and keeps trying")
-
-
 async def _rested(session: Session) -> bool:
     """Do what the host wants done between two rounds: wait a moment, or change whether the node is online."""
     node, host = session.node, session.host
+    await _follow_network(session)
     if why := host.rests():
         if why != session.rested:
             node.events.emit("resting", why=why)
@@ -144,16 +139,39 @@ async def _rested(session: Session) -> bool:
         await asyncio.sleep(REST_S)
         return True
     session.rested = ""
-    may_talk = session.online
-    with suppress(RunError):  # a full disk: what was used is written down after the next round
-        may_talk = host.may_talk()
-    if may_talk and not session.online:
-        await _go_online(session)
-    elif session.online and not may_talk:
-        node.events.emit("offline", why="the bytes of the day are used up; training alone until midnight UTC")
-        session.online = False
-        await _go_offline(node)
     return False
+
+
+async def _follow_network(session: Session) -> None:
+    """Be online while that is allowed and possible; tell others where, also after a move."""
+    node = session.node
+    if session.host.may_talk():
+        try:
+            await _go_online(session)
+        except NetworkError as error:
+            if str(error) != session.trouble:
+                node.events.emit("offline", why=str(error))
+            session.trouble = str(error)
+    elif session.address:
+        node.events.emit("offline", why="the bytes of the day are used up; training alone until midnight UTC")
+        session.address = ""
+        await _go_offline(node)
+
+
+async def _go_online(session: Session) -> None:
+    """Go online, or see where the node is reachable now.
+
+    Raises:
+        NetworkError: it cannot listen.
+    """
+    node, folder = session.node, session.folder
+    me = await (node.exchange.transport.start() if session.address else node.start(place.bootstrap_of(folder)))
+    if me.address == session.address:
+        return
+    session.address, session.trouble = me.address, ""
+    node.events.emit("online", address=me.address)
+    session.console.print(f"listening on {me.address}; {folder.ticket_file} invites others", highlight=False)
+    node.where_it_can(lambda: place.keep_address(folder, me, session.charter))
 
 
 async def _go_offline(node: Node) -> None:

@@ -158,8 +158,10 @@ def _problems(status: NodeStatus, folder: RunFolder, now_s: float, free_bytes: i
     if status.state != "running":
         return
     patience_s = max(STALLED_S, STALLED_ROUNDS * status.round_s)
-    if "resting" not in status.notes and status.last_s is not None and now_s - status.last_s > patience_s:
-        yield f"nothing was written for {(now_s - status.last_s) / 60:.0f} minutes"
+    lock = folder.path / "lock"
+    silent_s = now_s - max(status.last_s or 0.0, lock.stat().st_mtime if lock.exists() else 0.0)
+    if "resting" not in status.notes and silent_s > patience_s:
+        yield f"nothing was written for {silent_s / 60:.0f} minutes"
     if free_bytes < LEAST_FREE_BYTES:
         yield f"the disk is full: {free_bytes / 1e6:.0f} MB are free"
     if "unsaved" in status.notes:

@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar
 from rich.console import Console
 
 from waggle.core.codec import encode
-from waggle.core.config import Config, dump, load
+from waggle.core.config import Config, NetConfig, dump, load
 from waggle.core.errors import ConfigError, RunError
 from waggle.core.files import write_atomic
 from waggle.core.keys import Key
@@ -26,6 +26,7 @@ from waggle.node import build, hive
 from waggle.node.asking import ask_model
 from waggle.node.evaluate import Score
 from waggle.node.hive import Hive
+from waggle.node.place import keep_bootstrap
 from waggle.node.runfolder import RunFolder, describe, migrate, node_folders, read_noun
 from waggle.node.session import interruptible, prepare
 from waggle.node.state import Snapshot
@@ -69,8 +70,7 @@ def start(console: Console, path: Path, config: Config, keys: Sequence[Key], cha
     Raises:
         WaggleError: whatever is wrong with model, tasks, memory or disk, in one sentence.
     """
-    if config.net.listen or config.net.relays:
-        raise ConfigError("[net] has no effect on a swarm within one machine; leave it out, or use `waggle join`")
+    _refuse_net(config)
     if config.model.endpoint:
         raise ConfigError("model.endpoint only gives, and a swarm within one machine learns; use `waggle join`")
     with apart() as there:
@@ -122,11 +122,23 @@ def resume(console: Console, path: Path, overrides: Callable[[Config], Config]) 
     with closing(_locked(folder)), apart() as there:
         migrate(path)
         config, charter = overrides(folder.config()), folder.charter()
+        _refuse_net(config)
         paths = node_folders(path)
         _, parts = _shares(console, there, config, len(paths), keep=True)
         _baseline(console, there, path, config, charter)
-        for place, part in zip(paths, parts, strict=True):
-            write_atomic(RunFolder(place).config_file, dump(part).encode())
+        write_atomic(folder.config_file, dump(config).encode())
+        us = [
+            Peer(Key.load(RunFolder(node).key_file).id, ",".join(hive.addresses(number)))
+            for number, node in enumerate(paths)
+        ]
+        for number, (node, part) in enumerate(zip(paths, parts, strict=True)):
+            write_atomic(RunFolder(node).config_file, dump(part).encode())
+            keep_bootstrap(RunFolder(node), [*us[:number], *us[number + 1 :]])
+
+
+def _refuse_net(config: Config) -> None:
+    if config.net != NetConfig():
+        raise ConfigError("[net] has no effect on a swarm within one machine; leave it out, or use `waggle join`")
 
 
 def _locked(folder: RunFolder) -> RunFolder:
@@ -138,22 +150,24 @@ def run(console: Console, path: Path) -> None:
     """Let the nodes of a swarm folder play to their end and show what came of it.
 
     Raises:
-        RunError: another command is playing it.
+        RunError: another command is playing it, or a node kept dying.
     """
     folder = RunFolder(path)
     with closing(_locked(folder)):
         config, charter = load(folder.config_file), folder.charter()
         folders = [RunFolder(place) for place in node_folders(path)]
-        interrupted = _play(console, path, RunFolder(folders[0].path).config(), folders)
+        interrupted, given_up = _play(console, path, RunFolder(folders[0].path).config(), folders)
         if interrupted:
             _say_stopped(console, path, folders)
             return
         with apart() as there:
             _summary(console, there, path, config, charter, folders)
+        if given_up:
+            raise RunError(f"given up: {', '.join(given_up)}; the log file in its folder has its last words")
 
 
-def _play(console: Console, path: Path, config: Config, folders: Sequence[RunFolder]) -> bool:
-    """Whether somebody asked for an early end."""
+def _play(console: Console, path: Path, config: Config, folders: Sequence[RunFolder]) -> tuple[bool, list[str]]:
+    """Whether somebody asked for an early end, and which nodes were given up."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False)
@@ -172,7 +186,8 @@ def _play(console: Console, path: Path, config: Config, folders: Sequence[RunFol
             view.look()
             time.sleep(LOOK_S)
         view.look()
-        return bool(quit_by_s)
+        (path / "network").unlink(missing_ok=True)
+        return bool(quit_by_s), [member.folder.path.name for member in nodes.members if member.given_up]
 
 
 def _say_stopped(console: Console, path: Path, folders: Sequence[RunFolder]) -> None:
