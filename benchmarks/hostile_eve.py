@@ -77,7 +77,8 @@ class Evil(IrohWire):
 
     def __init__(self, key: Key, eve: "Eve") -> None:
         super().__init__(key, ("127.0.0.1:0", "[::1]:0"))
-        self.key, self.eve, self.address = key, eve, ""
+        self.key, self.eve, self.where = key, eve, ""
+        self.answer: Callable[[Request], AsyncIterator[bytes]] = lambda asked: given(pack_batch((), 0))
 
     async def _handle(self, link: IrohLink, stream: Any) -> None:
         with contextlib.suppress(Exception):  # whatever ends this, it is no loss
@@ -86,7 +87,7 @@ class Evil(IrohWire):
                 return
             asked = decode(Request, bytes(await stream.recv().read_to_end(MAX_REQUEST_BYTES)), MAX_REQUEST_BYTES)
             self.eve.told[f"asked for {asked.proto}"] += 1
-            async for piece in self.eve.answer(asked):
+            async for piece in self.answer(asked):
                 await stream.send().write_all(piece)
             await stream.send().finish()
 
@@ -100,8 +101,7 @@ class Eve:
         self.rng, self.told = rng_for("eve", name, seed), Counter[str]()
         self.bodies: dict[bytes, Body] = {}
         """What was announced, by its digest."""
-        self.answer: Callable[[Request], AsyncIterator[bytes]] = lambda asked: given(pack_batch((), 0))
-        self.round = 0
+        self.round, self.born_ms = 0, now_ms()
 
     @property
     def on(self) -> bool:
@@ -140,12 +140,12 @@ class Eve:
 
     async def wire(self) -> Evil:
         made = Evil(Key.from_seed(self.rng.bytes(32)), self)
-        made.address = await made.open(lambda link: None, None)  # type: ignore[arg-type]
+        made.where = await made.open(lambda link: None, None)  # type: ignore[arg-type]
         return made
 
     async def greet(self, link: Any) -> None:
         """Introduce herself properly."""
-        record = signed(link.wire.key, link.wire.address, now_ms())
+        record = signed(link.wire.key, link.wire.where, now_ms())
         await link.send([frames.write(Hello((PROTOCOL,), SWARM, True, record))])
         welcome = frames.read(await link.receive())
         if isinstance(welcome, Welcome) and not welcome.version:
@@ -211,12 +211,13 @@ def names(eve: Eve, num: int = 64) -> tuple[bytes, ...]:
 
 def a_record(eve: Eve) -> Record:
     """An address record of somebody who need not exist, mostly with a flaw."""
-    key, made_ms = eve.any(HONEST) if eve.rng.random() < 0.1 else Key.from_seed(eve.rng.bytes(32)), now_ms()
-    if key in HONEST:  # hers she cannot sign
-        return replace(signed(HONEST[15], "127.0.0.1:7", made_ms), peer=key.id)
-    good, other = signed(key, "127.0.0.1:9", made_ms), signed(key, "127.0.0.1:7", made_ms)
+    if eve.rng.random() < 0.1:  # of the honest, which she cannot sign
+        return replace(signed(HONEST[15], "127.0.0.1:7", now_ms()), peer=eve.any(HONEST).id)
+    key, made_ms = Key.from_seed(eve.rng.bytes(32)), now_ms()
+    liar = signed(HONEST[14], f"127.0.0.1:{eve.any([7, 9])}", eve.born_ms)  # tells different stories of one time
+    good = signed(key, "127.0.0.1:9", made_ms)
     expired, future = (signed(key, "127.0.0.1:9", made_ms + ms) for ms in (-90_000_000, 900_000))
-    return eve.any([good, other, expired, future, replace(good, address="127.0.0.1:8"), replace(good, made_ms=1)])
+    return eve.any([good, good, liar, expired, future, replace(good, address="127.0.0.1:8")])
 
 
 @lru_cache
@@ -255,7 +256,7 @@ async def offered(link: Any) -> list[Announcement]:
 @act("experience")
 async def experience(eve: Eve, link: Any) -> None:
     """Experience with every flaw, and copies of the honest, as often as it is listened to."""
-    eve.answer = lambda asked: answers(eve, asked)
+    link.wire.answer = lambda asked: answers(eve, asked)
     key, honest = link.wire.key, await offered(link)
     while eve.on:
         eve.round += 1
@@ -360,7 +361,7 @@ async def bombs(eve: Eve, link: Any) -> None:
     zeros, many = pack(bytes(MAX_BATCH_BYTES)), pack_batch([other] * 511, MAX_BATCH_BYTES)
     large, torn = pack(bytes(8 * MAX_BATCH_BYTES)), many[: len(many) // 2]
     options = [(zeros,), (many,), (large,), (torn,), (many + b"!",), (b"", 1, 1 << 63), (b"x", 1, MAX_BATCH_BYTES)]
-    eve.answer = lambda asked: given(*eve.any(options))
+    link.wire.answer = lambda asked: given(*eve.any(options))
     await link.send([frames.write(Push(SWARM, encode(announced(eve, link, bodies(link.wire.key, 0, 2)))))])
     await asyncio.sleep(2)
 
@@ -372,7 +373,7 @@ async def lists(eve: Eve, link: Any) -> None:
     made = [
         Announcement(key.id, SWARM, n, at + n, tuple(Entry(i, ref, 8, 0) for i in names(eve, 256))) for n in range(64)
     ]
-    eve.answer = lambda asked: given(pack_batch(map(encode, made), MAX_BATCH_BYTES))
+    link.wire.answer = lambda asked: given(pack_batch(map(encode, made), MAX_BATCH_BYTES))
     await asyncio.sleep(2)
 
 

@@ -82,10 +82,7 @@ def graded(answer: str, truth: str) -> float:
 
 
 def line_of(way: Way, behind_nat: bool = False) -> Line:
-    """Half of what lies between two hosts; a queue holds what goes over a line in two round trips, at least 16 packets.
-
-    A packet is lost on the way out of its host alone.
-    """
+    """Half of what lies between two hosts; a queue holds what goes over in two round trips, at least 16 packets."""
     queue_bytes = max(24_000, int(2 * way.trip_s * way.bytes_s))
     return Line(way.trip_s / 4, way.loss, way.bytes_s, way.bytes_s, queue_bytes, behind_nat)
 
@@ -256,9 +253,11 @@ class Story:
     def __init__(self, name: str, net: Internet, folder: Path, options: argparse.Namespace) -> None:
         self.name, self.net, self.options = name, net, options
         lines = [line_of(WAYS[name], behind_nat) for behind_nat in (False, False, True, True)]
+        names = [f"host {number}{' (nat)' if line.behind_nat else ''}" for number, line in enumerate(lines, 1)]
+        settings = (*DEFAULTS, *options.set)
         self.players = [
-            Player(f"host {number}{' (nat)' if line.behind_nat else ''}", net.add(line), folder / f"host-{number}")
-            for number, line in enumerate(lines, 1)
+            Player(name, net.add(line), folder / "-".join(name.split()[:2]), settings)
+            for name, line in zip(names, lines, strict=True)
         ]
         self.questions = questions(folder / "asked.jsonl", options.pause)
         self.found: dict[str, Any] = {}
@@ -300,7 +299,7 @@ class Story:
             text = "join {:6.1f} s, a round with a peer {:6.1f} s, with its work {:6.1f} s".format(*times)
             self.say(f"{player.name:13s} {text}")
         self.say(f"all have met after {met_s:.0f} s")
-        self.found["join"], self.found["met_s"] = rows, met_s
+        self.found |= {"join": rows, "met_s": met_s}
 
     def window(self, title: str, seconds: float) -> list[dict[str, Any]]:
         """What happens within some time."""
@@ -379,6 +378,7 @@ def main() -> int:
     parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--seconds", type=float, default=150.0, help="of the steady part; the last takes half of it")
     parser.add_argument("--pause", type=float, default=PAUSE_S, help="of the grader, in seconds an answer")
+    parser.add_argument("--set", action="append", default=[], help="another setting, to compare with")
     parser.add_argument("--seed", type=int, default=1, help="of the packets that get lost")
     parser.add_argument("--folder", type=Path, help="keep the runs here")
     parser.add_argument("--json", type=Path)

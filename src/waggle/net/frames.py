@@ -9,10 +9,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from waggle.core.codec import decode, encode
-from waggle.core.errors import DecodeError, NetworkError
+from waggle.core.errors import DecodeError
 from waggle.core.types import Count, Digest, Name, Noun
 from waggle.net.book import Record
-from waggle.net.wire import MAX_BODY_BYTES, MAX_FRAME_BYTES
+from waggle.net.wire import MAX_BODY_BYTES, MAX_FRAME_BYTES, Rude
 
 PROTOCOL = 1
 """The version of the overlay that is described here."""
@@ -114,4 +114,4 @@ def read(data: bytes) -> Said:
     try:
         return decode(Frame, data, MAX_FRAME_BYTES).said
     except DecodeError as error:
-        raise NetworkError(f"a frame that cannot be read ({error})") from error
+        raise Rude("no-frame", f"a frame that cannot be read ({error})") from error

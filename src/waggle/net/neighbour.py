@@ -6,11 +6,11 @@ dropped.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 
 from waggle.core.clock import Clock
 from waggle.core.errors import NetworkError
-from waggle.net.wire import Link
+from waggle.net.wire import Link, Rude
 
 MAX_WAITING_BYTES = 8 << 20
 MAX_WAITING = 1024
@@ -58,7 +58,7 @@ class Neighbour:
         self._received_bytes = 0
         self.is_flowing = False
         """Whether more than small talk came before the last look."""
-        self._given: Counter[bytes] = Counter()
+        self._given: dict[bytes, int] = {}
         self._closed = False
 
     @property
@@ -90,10 +90,10 @@ class Neighbour:
 
     def may_have(self, name: bytes) -> bool:
         """Whether a message goes to it; the same one twice at most."""
-        self._given[name] += 1
+        self._given[name] = given = self._given.pop(name, 0) + 1
         if len(self._given) > _MAX_GIVEN:
-            self._given.clear()
-        return self._given[name] <= 2
+            del self._given[next(iter(self._given))]
+        return given <= 2
 
     def count(self) -> None:
         """A frame came.
@@ -103,7 +103,7 @@ class Neighbour:
         """
         self.heard_s = self._clock.passed_s()
         if not self._frames.take():
-            raise NetworkError("too many frames")
+            raise Rude("flood", "too many frames")
 
     async def write(self) -> None:
         """Send what waits, for as long as the link lives; whoever reads from it learns of its end."""

@@ -25,7 +25,7 @@ from waggle.net import frames, reach
 from waggle.net.book import Book, Record, signed
 from waggle.net.deadline import deadline
 from waggle.net.frames import TOLD, Bye, Have, Hello, Known, Ping, Push, Said, Want, Welcome
-from waggle.net.neighbour import Neighbour
+from waggle.net.neighbour import Allowance, Neighbour
 from waggle.net.requests import DIAL_S, Requests
 from waggle.net.spread import Sends, Spread
 from waggle.net.tasks import Tasks
@@ -41,7 +41,7 @@ from waggle.net.transport import (
     not_online,
     some_of,
 )
-from waggle.net.wire import Link, Wire
+from waggle.net.wire import Link, Rude, Wire
 
 TICK_S, PING_S, SILENT_S = 0.5, 2.5, 12.0
 """Silence is longer than a line takes that loses a tenth and answers after two seconds."""
@@ -51,6 +51,8 @@ EVICT_S = 5.0
 RETURN_S = 10.0
 """How often a node without neighbours turns to those through whom it came."""
 NO_ROOM = "no room"
+TELLINGS_PER_S, TELLINGS_AT_ONCE = 0.5, 16.0
+"""How often the records that neighbours tell of unasked are looked at."""
 MAX_STRANGERS = 32
 """Links of peers who are no neighbours of mine."""
 
@@ -69,6 +71,7 @@ class OverlayTransport:
         self._neighbours: dict[bytes, Neighbour] = {}
         self._spread = Spread(clock, self.counts, self._rng)
         self._tasks = Tasks()
+        self._tellings = Allowance(TELLINGS_PER_S, TELLINGS_AT_ONCE, clock)
         self._requests = Requests(wire, clock, book, self.counts, self._link_of, terms.admits, self._tasks)
         self.serve(reach.PROTO, reach.dial_back(wire, clock))
         self._meetings: dict[bytes, asyncio.Task[str]] = {}
@@ -199,13 +202,14 @@ class OverlayTransport:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             oldest.close("too many strangers")
+            self.counts["too-many-strangers"] += 1
         self._tasks.begin(self._receive_hello(link))
 
     async def _receive_hello(self, link: Link) -> None:
         try:
             said = frames.read(await link.receive())
             if not isinstance(said, Hello) or said.record.peer != link.peer:
-                raise NetworkError("a first frame that is no hello")
+                raise Rude("no-hello", "a first frame that is no hello")
             why = self._terms.objection(link.peer, said)
             if why:
                 self.counts["turned-away"] += 1
@@ -225,6 +229,7 @@ class OverlayTransport:
                 raise NetworkError(why)
             self._adopt(link)
         except NetworkError as error:
+            self.counts.update([error.reason] if isinstance(error, Rude) else ())
             link.close(str(error)[:100])
         finally:
             self._strangers.pop(link, None)
@@ -271,27 +276,29 @@ class OverlayTransport:
                 said = frames.read(await neighbour.link.receive())
                 neighbour.count()
                 if isinstance(said, Bye):
-                    self._learn(said.known)
+                    self._hear_of(said.known)
                     self.book.failed(neighbour.link.peer, self._clock.now_s())  # let it be for a while
                     raise NetworkError("goodbye")
                 self._on_frame(neighbour, said)
         except NetworkError as error:
+            self.counts.update([error.reason] if isinstance(error, Rude) else ())
             self._forget(neighbour, str(error))
 
     def _on_frame(self, neighbour: Neighbour, said: Said) -> None:
         peer = neighbour.link.peer
         if isinstance(said, Known):
             if neighbour.tellings.take():
-                self._learn(said.records)
+                self._hear_of(said.records)
         elif isinstance(said, Want):
-            self._post_all(self._spread.asked(peer, [name for name in said.ids if neighbour.may_have(name)]))
+            names = [name for name in said.ids if self._spread.has(name) and neighbour.may_have(name)]
+            self._post_all(self._spread.asked(peer, names))
         elif isinstance(said, Have):
             self._post_all(self._spread.hear(peer, said.ids))
         elif isinstance(said, Push):
             count_traffic(self.counts, "received", len(said.data))
             self._post_all(self._spread.receive(peer, said, self.peers()))
         elif not isinstance(said, Ping):
-            raise NetworkError("a frame that has no place here")
+            raise Rude("out-of-place", "a frame that has no place here")
 
     def _part(self, peer: bytes, why: str) -> None:
         """Take leave of a neighbour: tell it others, then let go once that is written."""
@@ -371,6 +378,11 @@ class OverlayTransport:
     def _learn(self, records: Sequence[Record]) -> None:
         for record in records:
             self.book.add(record, self._now_ms(), self._rng)
+
+    def _hear_of(self, records: Sequence[Record]) -> None:
+        """Learn what neighbours tell unasked, at a bounded rate for all of them together."""
+        if self._tellings.take():
+            self._learn(records)
 
     def _record(self) -> Record:
         return signed(self._key, self._address, self._now_ms())

@@ -1,12 +1,12 @@
 """What a node sends and receives, counted, and held to so many bytes a second on the way out.
 
-A piece that is due waits for its turn; nothing is dropped here. A second's worth may go at once, so that small frames
-between large ones are not held up by more than that.
+A piece that is due waits for its turn; nothing is dropped here. A second's worth may go at once, and small frames go
+at any time, so that a node whose line is full of answers does not fall silent.
 """
 
 from waggle.core.clock import Clock
 
-LEAST_PIECE_BYTES = 1024
+LEAST_PIECE_BYTES, SMALL_BYTES = 1024, 256
 
 
 class Pace:
@@ -31,6 +31,8 @@ class Pace:
             return
         now_s = self._clock.passed_s()
         self._free_s = max(self._free_s, now_s) + size_bytes / self._bytes_per_s
+        if size_bytes <= SMALL_BYTES:
+            return  # what keeps links alive never waits; it is little, and others wait longer for it
         if (wait_s := self._free_s - now_s - 1.0) > 0:
             await self._clock.sleep(wait_s)
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from waggle.core.clock import Clock
-from waggle.core.errors import NetworkError
 from waggle.net.frames import MAX_TOLD, Have, Push, Said, Want
 from waggle.net.transport import QUEUE, Delivery, Ruling, Subscription, Validate, message_id, remember, some_of
+from waggle.net.wire import Rude
 
 EAGER_BYTES = 1024
 AT_ONCE = 3
@@ -94,7 +94,7 @@ class Spread:
         name = message_id(push.topic, push.data)
         wanted = self._drop(name)
         if len(push.data) > EAGER_BYTES and name not in self._wished and name not in self._known:
-            raise NetworkError("a large message that nobody asked for")
+            raise Rude("unasked", "a large message that nobody asked for")
         if name not in self._known and name not in self._refused and self._rule(sender, name, push):
             yield from self._onward(push, [peer for peer in neighbours if peer != sender], True, wanted)
         if wanted and (more := self._next_of(sender)):
@@ -213,6 +213,10 @@ class Spread:
         """Messages that a neighbour wants, as far as they are still here."""
         self._expire()
         yield from ((peer, self._kept[name].push) for name in names if name in self._kept)
+
+    def has(self, name: bytes) -> bool:
+        """Whether a large message is still here."""
+        return name in self._kept
 
     def offers(self, peer: bytes) -> Sends:
         """What a new neighbour is told of."""

@@ -8,6 +8,7 @@ experience; `net/overlay.py` makes a `Transport` of it.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from waggle.core.errors import NetworkError
 from waggle.core.types import Peer
 
 MAX_FRAME_BYTES = (1 << 20) + 4096
@@ -16,6 +17,14 @@ MAX_BODY_BYTES = 1 << 20
 """The largest body of a request."""
 MAX_REQUEST_BYTES = MAX_BODY_BYTES + 1024
 """The same with the name of its protocol."""
+
+
+class Rude(NetworkError):
+    """A peer did what ends its link. `reason` is a counter's name."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class Reply(NamedTuple):

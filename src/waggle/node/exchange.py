@@ -32,7 +32,7 @@ PULL, RECENT = "waggle/pull/1", "waggle/recent/1"
 MAX_IDS = 512
 MAX_BATCH_BYTES = 8 << 20
 MAX_ANNOUNCEMENT_BYTES = 1 << 16
-MAX_TOLD = 256
+MAX_TOLD = 100
 """Announcements of one neighbour that are kept between two looks; a flood ends there."""
 MAX_REST = 6
 """Who fails again and again is asked once in two to the power of this many looks."""

@@ -175,11 +175,15 @@ async def pull(node: Node, number: int, arrived: Arrived, found: Sequence[Offer]
     rng = rng_for(node.config.run.seed, "pull", node.key.id, number)
     have = {offer.entry.id for offer in found if node.view.seen.has(offer.entry.id)}
 
+    looked: dict[int, bool] = {}
+
     def is_signed(offer: Offer) -> bool:
-        refusal = check_signature(offer.news, node.view)
-        if refusal:
-            refuse(node, arrived, offer.source, refusal)
-        return refusal is None
+        if id(offer.news) not in looked:  # a list is refused once, however long it is
+            refusal = check_signature(offer.news, node.view)
+            looked[id(offer.news)] = refusal is None
+            if refusal:
+                refuse(node, arrived, offer.source, refusal)
+        return looked[id(offer.news)]
 
     chosen = wanted(found, limit, rng, have=have, max_bytes=PULL_BYTES, is_good=is_signed)
     wishes: dict[bytes, list[Offer]] = {}
