@@ -34,6 +34,8 @@ _REPLY_HEAD = 9
 """One byte that says whether all went well, and the length of what follows."""
 MAX_STREAMS = 16
 """Requests of one peer that are answered at once."""
+WINDOW_BYTES = 2 << 20
+"""Bytes of one connection that wait to be read: a megabyte a second at two seconds' round trip."""
 REQUEST_S, ANSWER_S = 30.0, 60.0
 """How long a peer may take to write a request down, and to be given and to read the answer."""
 HANDSHAKE_S, MAX_KNOCKING = 10.0, 64
@@ -264,6 +266,8 @@ class IrohLink:
     def __init__(self, connection: Any, pace: Pace, dialled: bool) -> None:
         self.peer, self.dialled = bytes(connection.remote_id().to_bytes()), dialled
         self._connection, self._pace = connection, pace
+        connection.set_max_concurrent_bi_streams(MAX_STREAMS + 1)  # what a peer may have waiting here is bounded
+        connection.set_receive_window(WINDOW_BYTES)
         self.received_bytes = 0
         self._sender: Any = None
         self._receiver: Any = None
