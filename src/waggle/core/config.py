@@ -40,9 +40,9 @@ class ModelConfig(Section):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the computation; weights and log-probabilities stay in float32."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
-    """CPU threads of all nodes of this process together; 0 uses every core."""
+    """CPU threads of all nodes of a command together; 0 uses every core."""
     memory_gb: Annotated[float, Field(ge=0)] = 0.0
-    """Memory that the nodes of this process may plan for, in GB; 0 means what the machine has free."""
+    """Memory that the nodes of a command may plan for together, in GB; 0 means what the machine has free."""
     endpoint: str = ""
     """URL of an OpenAI-compatible server, ending in /v1, whose model `name` answers: the node gives and learns not."""
     endpoint_key: str = ""
