@@ -20,7 +20,14 @@ from waggle.tasks.grade import Graders
 from waggle.tasks.taskset import Taskset
 
 TINY = (
-    *("model.name=tiny", "round.local=3", "round.foreign=2", "round.group_size=4", "round.refills=0"),
+    *(
+        "model.name=tiny",
+        "model.threads=1",
+        "round.local=3",
+        "round.foreign=2",
+        "round.group_size=4",
+        "round.refills=0",
+    ),
     *("eval.every=4", "eval.steer=6", "eval.report=6", "learn.learning_rate=0.001", "tasks.share_file=false"),
 )
 
