@@ -345,8 +345,9 @@ def ends(data: bytes) -> bool:
 @act("lengths", keys=2)
 async def lengths(eve: Eve, link: Any) -> None:
     """Frames and requests that are larger than anything that is read, in what they say or in what they are."""
-    with contextlib.suppress(NetworkError):
-        await link.ask(bytes(MAX_REQUEST_BYTES + 1), 1000)
+    with contextlib.suppress(NetworkError, TimeoutError):
+        async with asyncio.timeout(1):
+            await link.ask(bytes(MAX_REQUEST_BYTES + 1), 1000)
     size, num = eve.any([(1 << 31, 5000), (MAX_FRAME_BYTES + 1, 5000), (MAX_FRAME_BYTES, MAX_FRAME_BYTES), (0, 0)])
     await link._sender.write_all(size.to_bytes(4, "big") + bytes(num))
     eve.told["sent"] += 1
