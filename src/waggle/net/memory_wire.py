@@ -12,6 +12,7 @@ from waggle.core.clock import Clock
 from waggle.core.errors import NetworkError
 from waggle.core.keys import peer_name
 from waggle.core.types import Peer
+from waggle.net.guard import Guard
 from waggle.net.wire import MAX_FRAME_BYTES, OnLink, OnRequest, Reply
 
 
@@ -56,6 +57,7 @@ class MemoryWire:
         self.links: set[MemoryLink] = set()
         self.sent_bytes = 0
         """Bytes of frames and requests that this node put on its uplink."""
+        self.guard = Guard(wires.clock)
         self._on_link: OnLink | None = None
         self.on_request: OnRequest | None = None
 
@@ -71,6 +73,8 @@ class MemoryWire:
         other = self._wires.open[peer.id]
         mine, theirs = MemoryLink(self._wires, self, other, True), MemoryLink(self._wires, other, self, False)
         mine.end, theirs.end = theirs, mine
+        if not other.guard.lets_in(self.id.hex()) or other.guard.keeps_out(self.id):
+            raise NetworkError(f"{peer_name(peer.id)} lets nobody in from there for a while")
         assert other._on_link is not None
         other._on_link(theirs)
         return mine
@@ -93,7 +97,7 @@ class MemoryLink:
     end: "MemoryLink"
 
     def __init__(self, wires: MemoryWires, owner: MemoryWire, other: MemoryWire, dialled: bool) -> None:
-        self.peer, self.dialled = other.id, dialled
+        self.peer, self.origin, self.dialled = other.id, other.id.hex(), dialled
         self.received_bytes = 0
         self._wires, self._owner, self._other = wires, owner, other
         self._arrived: deque[bytes] = deque()

@@ -6,40 +6,25 @@ dropped.
 """
 
 import asyncio
+import contextlib
 from collections import deque
 
 from waggle.core.clock import Clock
 from waggle.core.errors import NetworkError
+from waggle.net.allowance import Allowance
+from waggle.net.deadline import deadline
 from waggle.net.wire import Link, Rude
 
 MAX_WAITING_BYTES = 8 << 20
 MAX_WAITING = 1024
 BATCH_BYTES = 1 << 18
-FRAMES_PER_S, FRAMES_AT_ONCE = 200.0, 2000.0
-"""What a neighbour may send on average, and in a burst."""
+FRAMES_PER_S, FRAMES_AT_ONCE = 100.0, 1000.0
+"""What a neighbour may send unasked, on average and in a burst."""
 TELLINGS_PER_S, TELLINGS_AT_ONCE = 0.1, 8.0
 """How often a neighbour may tell of others; each record costs a signature check."""
-NEW_S = 5.0
+NEW_S, LEAVE_S = 5.0, 1.0
 FLOWING_BYTES = 512
 _MAX_GIVEN = 4096
-
-
-class Allowance:
-    """So many at once, and so many a second again. Example: `Allowance(200, 2000, clock).take()`."""
-
-    def __init__(self, per_s: float, at_once: float, clock: Clock) -> None:
-        self._per_s, self._at_once, self._clock = per_s, at_once, clock
-        self._left, self._looked_s = at_once, clock.passed_s()
-
-    def take(self) -> bool:
-        """Whether there is one left, which is then taken."""
-        now_s = self._clock.passed_s()
-        self._left = min(self._at_once, self._left + self._per_s * max(0.0, now_s - self._looked_s))
-        self._looked_s = now_s
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 class Neighbour:
@@ -95,14 +80,13 @@ class Neighbour:
             del self._given[next(iter(self._given))]
         return given <= 2
 
-    def count(self) -> None:
-        """A frame came.
+    def count(self, cost: float) -> None:
+        """Something came that was not asked for, and costs as much as so many small frames.
 
         Raises:
-            NetworkError: too many came.
+            Rude: too much came.
         """
-        self.heard_s = self._clock.passed_s()
-        if not self._frames.take():
+        if not self._frames.take(cost):
             raise Rude("flood", "too many frames")
 
     async def write(self) -> None:
@@ -127,9 +111,13 @@ class Neighbour:
         self._waiting_bytes -= size_bytes
         return batch
 
-    async def flushed(self) -> None:
-        """Wait until nothing waits any more."""
-        await self._idle.wait()
+    async def leave(self, goodbye: bytes, why: str) -> None:
+        """Say goodbye, then end the link once that is written, or after a second."""
+        self.post(goodbye)
+        with contextlib.suppress(NetworkError):
+            async with deadline(self._clock, LEAVE_S, "a neighbour to take leave"):
+                await self._idle.wait()
+        self.close(why)
 
     def close(self, why: str) -> None:
         """End the link; what waits is lost."""

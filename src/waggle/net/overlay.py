@@ -12,7 +12,6 @@ sends what is no frame, or too much, is dropped and told why.
 """
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Sequence
 
@@ -22,12 +21,13 @@ from waggle.core.keys import Key, peer_name
 from waggle.core.rng import rng_for, seed_for
 from waggle.core.types import Peer
 from waggle.net import frames, reach
+from waggle.net.allowance import Allowance
 from waggle.net.book import Book, Record, signed
 from waggle.net.deadline import deadline
 from waggle.net.frames import TOLD, Bye, Have, Hello, Known, Ping, Push, Said, Want, Welcome
-from waggle.net.neighbour import Allowance, Neighbour
+from waggle.net.neighbour import Neighbour
 from waggle.net.requests import DIAL_S, Requests
-from waggle.net.spread import Sends, Spread
+from waggle.net.spread import CHARGED_NAMES, Sends, Spread
 from waggle.net.tasks import Tasks
 from waggle.net.terms import Terms, keeps
 from waggle.net.transport import (
@@ -53,8 +53,7 @@ RETURN_S = 10.0
 NO_ROOM = "no room"
 TELLINGS_PER_S, TELLINGS_AT_ONCE = 0.5, 16.0
 """How often the records that neighbours tell of unasked are looked at."""
-MAX_STRANGERS = 32
-"""Links of peers who are no neighbours of mine."""
+MAX_STRANGERS = 32  # links of peers who are no neighbours of mine
 
 
 class OverlayTransport:
@@ -63,13 +62,13 @@ class OverlayTransport:
     def __init__(self, key: Key, wire: Wire, clock: Clock, book: Book, terms: Terms = Terms()) -> None:
         self.id = key.id
         self.max_message = frames.MAX_MESSAGE_BYTES
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = wire.guard.counts
         self.book = book
         self._key, self._wire, self._clock = key, wire, clock
         self._terms, self._least, self._most = terms, terms.least, terms.most
         self._rng = rng_for(seed_for("overlay", key.id, int(clock.now_s() * 1000)))
         self._neighbours: dict[bytes, Neighbour] = {}
-        self._spread = Spread(clock, self.counts, self._rng)
+        self._spread = Spread(clock, self.counts, self._rng, self._charge)
         self._tasks = Tasks()
         self._tellings = Allowance(TELLINGS_PER_S, TELLINGS_AT_ONCE, clock)
         self._requests = Requests(wire, clock, book, self.counts, self._link_of, terms.admits, self._tasks)
@@ -107,15 +106,10 @@ class OverlayTransport:
             return
         self._address = ""
         known = self.book.sample(TOLD, self._rng)
-        for neighbour in self._neighbours.values():
-            neighbour.post(frames.write(Bye(known)))
-        with contextlib.suppress(NetworkError):
-            async with deadline(self._clock, 1.0, "neighbours to take leave"):
-                await asyncio.gather(*(n.flushed() for n in self._neighbours.values()))
-        await self._tasks.cancel()
-        for neighbour in self._neighbours.values():
-            neighbour.close("going offline")
+        leaving = [n.leave(frames.write(Bye(known)), "going offline") for n in self._neighbours.values()]
         self._neighbours.clear()
+        await asyncio.gather(*leaving)
+        await self._tasks.cancel()
         self._requests.close()
         self._spread.close()
         await self._wire.close()
@@ -229,7 +223,7 @@ class OverlayTransport:
                 raise NetworkError(why)
             self._adopt(link)
         except NetworkError as error:
-            self.counts.update([error.reason] if isinstance(error, Rude) else ())
+            self._blame(link, error)
             link.close(str(error)[:100])
         finally:
             self._strangers.pop(link, None)
@@ -274,43 +268,50 @@ class OverlayTransport:
         try:
             while True:
                 said = frames.read(await neighbour.link.receive())
-                neighbour.count()
+                neighbour.heard_s = self._clock.passed_s()
                 if isinstance(said, Bye):
                     self._hear_of(said.known)
                     self.book.failed(neighbour.link.peer, self._clock.now_s())  # let it be for a while
                     raise NetworkError("goodbye")
                 self._on_frame(neighbour, said)
         except NetworkError as error:
-            self.counts.update([error.reason] if isinstance(error, Rude) else ())
+            self._blame(neighbour.link, error)
             self._forget(neighbour, str(error))
+
+    def _blame(self, link: Link, error: NetworkError) -> None:
+        if isinstance(error, Rude):
+            self._wire.guard.blame(link.peer, link.origin, error.reason)
+            self.book.failed(link.peer, self._clock.now_s())
 
     def _on_frame(self, neighbour: Neighbour, said: Said) -> None:
         peer = neighbour.link.peer
         if isinstance(said, Known):
+            neighbour.count(1 + len(said.records))
             if neighbour.tellings.take():
                 self._hear_of(said.records)
         elif isinstance(said, Want):
             names = [name for name in said.ids if self._spread.has(name) and neighbour.may_have(name)]
+            if lacking := len(said.ids) - len(names):  # who asks for what there is is not held up
+                neighbour.count(1 + lacking / CHARGED_NAMES)
             self._post_all(self._spread.asked(peer, names))
         elif isinstance(said, Have):
             self._post_all(self._spread.hear(peer, said.ids))
         elif isinstance(said, Push):
             count_traffic(self.counts, "received", len(said.data))
             self._post_all(self._spread.receive(peer, said, self.peers()))
-        elif not isinstance(said, Ping):
+        elif isinstance(said, Ping):
+            neighbour.count(1)
+        else:
             raise Rude("out-of-place", "a frame that has no place here")
+
+    def _charge(self, peer: bytes, cost: float) -> None:
+        if peer in self._neighbours:
+            self._neighbours[peer].count(cost)
 
     def _part(self, peer: bytes, why: str) -> None:
         """Take leave of a neighbour: tell it others, then let go once that is written."""
         neighbour = self._neighbours.pop(peer)
-        neighbour.post(frames.write(Bye(self.book.sample(TOLD, self._rng))))
-        self._tasks.begin(self._let_go(neighbour, why))
-
-    async def _let_go(self, neighbour: Neighbour, why: str) -> None:
-        with contextlib.suppress(NetworkError):
-            async with deadline(self._clock, 1.0, "a neighbour to take leave"):
-                await neighbour.flushed()
-        neighbour.close(why)
+        self._tasks.begin(neighbour.leave(frames.write(Bye(self.book.sample(TOLD, self._rng))), why))
 
     def _forget(self, neighbour: Neighbour, why: str) -> None:
         if self._neighbours.get(neighbour.link.peer) is neighbour:

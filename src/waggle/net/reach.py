@@ -13,8 +13,8 @@ from waggle.core.clock import Clock
 from waggle.core.codec import decode, encode
 from waggle.core.errors import NetworkError
 from waggle.core.types import Noun, Peer, PeerId
+from waggle.net.allowance import Allowance
 from waggle.net.deadline import deadline
-from waggle.net.neighbour import Allowance
 from waggle.net.transport import Answer
 from waggle.net.wire import Wire
 

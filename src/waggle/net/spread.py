@@ -8,7 +8,7 @@ and islands that meet find what is fresh. Everything is bounded and forgets its 
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,8 @@ WANT_S, LATE_S = 4.0, 60.0
 """How long a neighbour may take over a message while nothing comes from it, and at most."""
 KEPT_S, KEPT_BYTES = 120.0, 32 << 20
 REMEMBERED = 8192
+CHARGED_BYTES, CHARGED_NAMES, CHARGED_JUNK = 4096, 16, 3.0
+"""Bytes that nobody asked for and ids that cost as much as a small frame, and what a refused message costs besides."""
 _MAX_WANTED, _MAX_FROM_ONE, _MAX_SOURCES, _MAX_TRIES = 1024, 256, 16, 12
 
 Sends = Iterator[tuple[bytes, Said]]
@@ -54,10 +56,20 @@ class _Kept:
 
 
 class Spread:
-    """What one node knows of messages. Its methods say what to send; sending is the caller's."""
+    """What one node knows of messages. Its methods say what to send; sending is the caller's.
 
-    def __init__(self, clock: Clock, counts: Counter[str], rng: np.random.Generator) -> None:
-        self._clock, self._counts, self._rng = clock, counts, rng
+    Args:
+        charge: told what a neighbour sent that was not asked for, as a number of small frames; may raise `Rude`.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        counts: Counter[str],
+        rng: np.random.Generator,
+        charge: Callable[[bytes, float], None] = lambda peer, cost: None,
+    ) -> None:
+        self._clock, self._counts, self._rng, self._charge = clock, counts, rng, charge
         self._topics: dict[bytes, Subscription] = {}
         self._known: OrderedDict[bytes, None] = OrderedDict()
         self._refused: OrderedDict[bytes, None] = OrderedDict()
@@ -95,6 +107,8 @@ class Spread:
         wanted = self._drop(name)
         if len(push.data) > EAGER_BYTES and name not in self._wished and name not in self._known:
             raise Rude("unasked", "a large message that nobody asked for")
+        if wanted is None:
+            self._charge(sender, 1 + len(push.data) / CHARGED_BYTES)
         if name not in self._known and name not in self._refused and self._rule(sender, name, push):
             yield from self._onward(push, [peer for peer in neighbours if peer != sender], True, wanted)
         if wanted and (more := self._next_of(sender)):
@@ -106,6 +120,7 @@ class Spread:
         ruling = subscription.validate(sender, push.data) if subscription else Ruling.REJECT
         if ruling is Ruling.REJECT:
             self._counts["rejected" if subscription else "unheard"] += 1
+            self._charge(sender, CHARGED_JUNK)
             remember(self._refused, name, REMEMBERED)
             return False
         assert subscription is not None
@@ -116,6 +131,7 @@ class Spread:
 
     def hear(self, sender: bytes, names: Sequence[bytes]) -> Sends:
         """Somebody has messages: ask him for what I lack, a few at a time."""
+        self._charge(sender, 1 + len(names) / CHARGED_NAMES)
         for name in names:
             if name in self._kept:
                 self._kept[name].aware.add(sender)

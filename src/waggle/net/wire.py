@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from waggle.core.errors import NetworkError
 from waggle.core.types import Peer
+from waggle.net.guard import Guard
 
 MAX_FRAME_BYTES = (1 << 20) + 4096
 """The largest frame that is read from anybody."""
@@ -40,6 +41,8 @@ class Link(Protocol):
     peer: bytes
     dialled: bool
     """Whether this end opened it."""
+    origin: str
+    """The host that answers for it: where it came from or was dialled."""
     received_bytes: int
     """Of frames, so far; grows with every piece that comes, be a frame whole or not."""
 
@@ -79,6 +82,9 @@ OnRequest = Callable[[bytes, bytes], Awaitable[Reply]]
 
 class Wire(Protocol):
     """One node's end of a network."""
+
+    guard: Guard
+    """Who may come in; what is counted there is counted with the rest."""
 
     async def open(self, on_link: OnLink, on_request: OnRequest) -> str:
         """Go online. Returns where this node can be reached, as `Peer.address` has it.

@@ -1,0 +1,98 @@
+"""Who may come in, and how often: what strangers cost is bounded, however many keys they make.
+
+Keys cost nothing and hosts do, so it is hosts that have an allowance: of connections, looked at before a handshake
+costs anything, and of requests, which wait for their turn. Who was dropped for what it did is kept out for a while,
+longer each time, and uses up its host's allowance faster. Of IPv6 a host is a /64, which is what one customer gets.
+"""
+
+import ipaddress
+from collections import Counter, OrderedDict
+
+from waggle.core.clock import Clock
+from waggle.net.allowance import Allowance
+
+KNOCKS_PER_S, KNOCKS_AT_ONCE = 2.0, 64.0
+"""Connections that a host may open, on average and in a burst."""
+RUDE_KNOCKS = 32.0
+"""What a peer that is dropped for what it did costs its host, in connections."""
+MOST_KNOCKS = 128.0
+"""A host is kept waiting for no more than this."""
+REQUESTS_PER_S, REQUESTS_AT_ONCE = 40.0, 400.0
+"""Requests of a host that are answered, on average and in a burst; others wait."""
+OUT_S, MAX_OUT_S = 60.0, 3600.0
+"""How long a peer is kept out the first time, and at most."""
+_REMEMBERED = 1024
+
+
+class _Host:
+    def __init__(self, clock: Clock) -> None:
+        self.knocks = Allowance(KNOCKS_PER_S, KNOCKS_AT_ONCE, clock)
+        self.requests = Allowance(REQUESTS_PER_S, REQUESTS_AT_ONCE, clock)
+
+
+class Guard:
+    """Example: `guard.lets_in("192.0.2.7")`, `guard.blame(peer, "192.0.2.7", "flood")`.
+
+    What is known of hosts and peers is bounded; the longest unheard of is forgotten first.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.counts: Counter[str] = Counter()
+        """Whom a node dropped or turned away, by reason, with whatever else is counted of its network."""
+        self._clock = clock
+        self._hosts: OrderedDict[str, _Host] = OrderedDict()
+        self._out: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
+        """How often a peer was kept out, and until when."""
+
+    def trusts(self, host: str) -> bool:
+        """Whether a connection from there need not prove first that it comes from there, so that nobody can use up
+        the allowance of somebody else's host.
+        """
+        return self._host(host).knocks.left > KNOCKS_AT_ONCE / 2
+
+    def lets_in(self, host: str) -> bool:
+        """Whether a connection from there may come about."""
+        if self._host(host).knocks.take():
+            return True
+        self.counts["too-many-knocks"] += 1
+        return False
+
+    def request_wait_s(self, host: str) -> float:
+        """Count a request from there. Returns how long it has to wait."""
+        return self._host(host).requests.charge(1.0)
+
+    def blame(self, peer: bytes, host: str, reason: str) -> None:
+        """Count what a peer did, and keep it out for a while."""
+        self.counts[reason] += 1
+        times = self._out.pop(peer, (0, 0.0))[0] + 1
+        until_s = self._clock.passed_s() + min(MAX_OUT_S, OUT_S * 2 ** min(times - 1, 10))
+        self._out[peer] = times, until_s
+        if len(self._out) > _REMEMBERED:
+            self._out.popitem(last=False)
+        knocks = self._host(host).knocks
+        knocks.charge(min(RUDE_KNOCKS, max(0.0, MOST_KNOCKS + knocks.left)))
+
+    def keeps_out(self, peer: bytes) -> float:
+        """For how many seconds a peer is still kept out."""
+        return max(0.0, self._out.get(peer, (0, 0.0))[1] - self._clock.passed_s())
+
+    def _host(self, host: str) -> _Host:
+        name = _customer(host)
+        known = self._hosts.pop(name, None) or _Host(self._clock)
+        self._hosts[name] = known
+        if len(self._hosts) > _REMEMBERED:
+            self._hosts.popitem(last=False)
+        return known
+
+
+def _customer(host: str) -> str:
+    """A host as far as it is somebody's: an IPv4 address, a /64 of IPv6, or what it is called."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False))
