@@ -163,12 +163,18 @@ async def what_goes_over_the_wire_is_counted_and_held_to_its_pace(net: Net) -> N
 
     other.serve("big/1", answer)
     paces = [net.wires[node.id].pace for node in (one, other)]  # type: ignore[attr-defined]
-    before = [pace.total_bytes for pace in paces]
+    before = [pace.meter() for pace in paces]
     paces[1]._bytes_per_s = 20_000.0
     started_s = time.monotonic()
     await one.request(other.id, "big/1", b"", timeout_s=9)
     assert time.monotonic() - started_s > 0.4  # a second's worth at once, half a second's after that
-    assert all(pace.total_bytes - was > 30_000 for pace, was in zip(paces, before, strict=True))
+    carried = [pace.meter() - was for pace, was in zip(paces, before, strict=True)]
+    assert all(30_000 < num < 40_000 for num in carried), carried
+    link = net.wires[one.id]._links[other.id]  # type: ignore[attr-defined]
+    link.close("to see that nothing is forgotten")
+    while one.peers():
+        await asyncio.sleep(0.01)
+    assert all(pace.meter() - was >= num for pace, was, num in zip(paces, before, carried, strict=True))
 
 
 REAL = [

@@ -68,12 +68,12 @@ def test_the_bytes_of_a_day_are_counted_over_restarts_and_anew_each_day(folder: 
     clock, settings = FakeClock(), config("net.day_mb=0.001")
     host = Host(folder, settings, clock)
     assert host.may_talk()
-    host.pace.receive(600)
+    host.pace.meter = lambda: 600
     assert host.may_talk()
     again = Host(folder, settings, clock)
-    again.pace.receive(399)
+    again.pace.meter = lambda: 399
     assert again.may_talk()
-    again.pace.receive(1)
+    again.pace.meter = lambda: 400
     assert not again.may_talk()
     assert not Host(folder, settings, clock).may_talk()
     clock.advance(DAY_S)
@@ -88,6 +88,6 @@ def test_a_damaged_count_is_none(folder: RunFolder, damage: bytes) -> None:
 
 def test_without_a_limit_nothing_is_written(folder: RunFolder) -> None:
     host = Host(folder, config(), FakeClock())
-    host.pace.receive(1 << 40)
+    host.pace.meter = lambda: 1 << 40
     assert host.may_talk()
     assert not folder.usage_file.exists()

@@ -13,8 +13,8 @@ from waggle.net.allowance import Allowance
 
 KNOCKS_PER_S, KNOCKS_AT_ONCE = 2.0, 64.0
 """Connections that a host may open, on average and in a burst."""
-RUDE_KNOCKS = 32.0
-"""What a peer that is dropped for what it did costs its host, in connections."""
+RUDE_KNOCKS, OUT_KNOCKS = 32.0, 8.0
+"""What a peer costs its host, in connections, when it is dropped for what it did, and when it comes back too early."""
 MOST_KNOCKS = 128.0
 """A host is kept waiting for no more than this."""
 REQUESTS_PER_S, REQUESTS_AT_ONCE = 40.0, 400.0
@@ -69,12 +69,19 @@ class Guard:
         self._out[peer] = times, until_s
         if len(self._out) > _REMEMBERED:
             self._out.popitem(last=False)
-        knocks = self._host(host).knocks
-        knocks.charge(min(RUDE_KNOCKS, max(0.0, MOST_KNOCKS + knocks.left)))
+        self._charge(host, RUDE_KNOCKS)
 
-    def keeps_out(self, peer: bytes) -> float:
-        """For how many seconds a peer is still kept out."""
-        return max(0.0, self._out.get(peer, (0, 0.0))[1] - self._clock.passed_s())
+    def keeps_out(self, peer: bytes, host: str) -> float:
+        """For how many seconds a peer who came in from there is still kept out; 0 where it is welcome."""
+        left_s = max(0.0, self._out.get(peer, (0, 0.0))[1] - self._clock.passed_s())
+        if left_s:
+            self.counts["kept-out"] += 1
+            self._charge(host, OUT_KNOCKS)
+        return left_s
+
+    def _charge(self, host: str, cost: float) -> None:
+        knocks = self._host(host).knocks
+        knocks.charge(min(cost, max(0.0, MOST_KNOCKS + knocks.left)))
 
     def _host(self, host: str) -> _Host:
         name = _customer(host)

@@ -83,11 +83,15 @@ class IrohWire:
         clock = SystemClock()
         self.guard = guard or Guard(clock)
         self.pace = pace or Pace(clock)
+        self.pace.meter = self.wire_bytes
         self._endpoint: Any = None
         self._tasks = Tasks()
         self._knocking = 0
         """Handshakes under way."""
         self._links: dict[bytes, IrohLink] = {}
+        self._live: set[IrohLink] = set()
+        self._ended_bytes = 0
+        """What links carried that are no more."""
         self._on_link: OnLink | None = None
         self._on_request: OnRequest | None = None
 
@@ -152,7 +156,7 @@ class IrohWire:
         finally:
             self._knocking -= 1
         link = IrohLink(connection, self.pace, origin, dialled=False)
-        if out_s := self.guard.keeps_out(link.peer):
+        if out_s := self.guard.keeps_out(link.peer, origin):
             link.close(f"kept out for {out_s:.0f} s after what it did")
         else:
             self._tasks.begin(self._serve(link))
@@ -161,6 +165,7 @@ class IrohWire:
         """Hand a link over, and its streams to whom they are for, until it ends."""
         assert self._on_link is not None
         self._links[link.peer] = link
+        self._live.add(link)
         if not link.dialled:
             self._on_link(link)
         for what, came in (("one-way", link.one_way), ("datagram", link.datagram)):
@@ -171,6 +176,8 @@ class IrohWire:
             await asyncio.sleep(self.guard.request_wait_s(link.origin))
             task = self._tasks.begin(self._handle(link, stream))
             task.add_done_callback(lambda _: room.release())
+        self._ended_bytes += link.wire_bytes
+        self._live.discard(link)
         if self._links.get(link.peer) is link:
             del self._links[link.peer]
 
@@ -191,7 +198,6 @@ class IrohWire:
                 if kind != REQUEST:
                     return
                 body = await stream.recv().read_to_end(MAX_REQUEST_BYTES)
-                self.pace.receive(len(body))
         except (iroh.IrohError, TimeoutError):
             return  # the caller went away, wrote too much or too slowly: his request is no more
         try:
@@ -219,6 +225,10 @@ class IrohWire:
         link.frames_go(stream)
         self._tasks.begin(self._serve(link))
         return link
+
+    def wire_bytes(self) -> int:
+        """What went over the wire so far, both ways, headers and whatever else iroh sends on connections included."""
+        return self._ended_bytes + sum(link.wire_bytes for link in tuple(self._live))
 
     def host_of(self, peer: bytes) -> str:
         link = self._links.get(peer)

@@ -14,6 +14,8 @@ from waggle.net.wire import MAX_FRAME_BYTES, Reply, Rude
 
 FRAMES, REQUEST = b"F", b"R"
 LENGTH_BYTES = 4
+HEADER_BYTES = 28
+"""Of IPv4 and UDP, before every datagram."""
 _READ_BYTES = 1 << 18
 REPLY_HEAD = 9
 """One byte that says whether all went well, and the length of what follows."""
@@ -100,6 +102,13 @@ class IrohLink:
         found = [str(path.remote_addr) for path in self._connection.paths() if not path.is_relay]
         return found[0].rpartition(":")[0] if found else ""
 
+    @property
+    def wire_bytes(self) -> int:
+        """What the connection carried so far, both ways, headers included."""
+        seen = self._connection.stats()
+        datagrams = seen.udp_tx_datagrams + seen.udp_rx_datagrams
+        return int(seen.udp_tx_bytes + seen.udp_rx_bytes + HEADER_BYTES * datagrams)
+
     async def next_stream(self) -> Any:
         """The next stream that the peer opens, or None once the link is gone."""
         try:
@@ -141,7 +150,6 @@ class IrohLink:
                 raise NetworkError(self._why(None))
             self._buffer += data
             self.received_bytes += len(data)
-            self._pace.receive(len(data))
             self._split()
         return self._frames.popleft()
 
@@ -178,7 +186,6 @@ class IrohLink:
                 raise NetworkError(f"an answer that ends after {len(data)} of {size} bytes")
             data += piece
             self.received_bytes += len(piece)
-            self._pace.receive(len(piece))
         return bytes(data)
 
     def _why(self, error: BaseException | None) -> str:

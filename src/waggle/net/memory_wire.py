@@ -73,7 +73,7 @@ class MemoryWire:
         other = self._wires.open[peer.id]
         mine, theirs = MemoryLink(self._wires, self, other, True), MemoryLink(self._wires, other, self, False)
         mine.end, theirs.end = theirs, mine
-        if not other.guard.lets_in(self.id.hex()) or other.guard.keeps_out(self.id):
+        if not other.guard.lets_in(self.id.hex()) or other.guard.keeps_out(self.id, self.id.hex()):
             raise NetworkError(f"{peer_name(peer.id)} lets nobody in from there for a while")
         assert other._on_link is not None
         other._on_link(theirs)

@@ -1,8 +1,10 @@
-"""What a node sends and receives, counted, and held to so many bytes a second on the way out.
+"""What a node sends, held to so many bytes a second; and what went over its wire, as the wire counts it.
 
 A piece that is due waits for its turn; nothing is dropped here. A second's worth may go at once, and small frames go
 at any time, so that a node whose line is full of answers does not fall silent.
 """
+
+from collections.abc import Callable
 
 from waggle.core.clock import Clock
 
@@ -16,8 +18,8 @@ class Pace:
         self._clock, self._bytes_per_s = clock, bytes_per_s
         self._free_s = 0.0
         """When the line will have carried all that was let through."""
-        self.total_bytes = 0
-        """Of both ways, as handed to the wire."""
+        self.meter: Callable[[], int] = lambda: 0
+        """What went over the wire so far, both ways, in bytes; set by the wire."""
 
     @property
     def piece_bytes(self) -> int:
@@ -26,7 +28,6 @@ class Pace:
 
     async def send(self, size_bytes: int) -> None:
         """Return once these bytes may go."""
-        self.total_bytes += size_bytes
         if not self._bytes_per_s:
             return
         now_s = self._clock.passed_s()
@@ -35,7 +36,3 @@ class Pace:
             return  # what keeps links alive never waits; it is little, and others wait longer for it
         if (wait_s := self._free_s - now_s - 1.0) > 0:
             await self._clock.sleep(wait_s)
-
-    def receive(self, size_bytes: int) -> None:
-        """Count what came."""
-        self.total_bytes += size_bytes

@@ -43,8 +43,9 @@ class Host:
         day = int(self._clock.now_s() // DAY_S)
         if day != self._day:
             self._day, self._used_bytes = day, 0
-        self._used_bytes += self.pace.total_bytes - self._counted_bytes
-        self._counted_bytes = self.pace.total_bytes
+        total_bytes = self.pace.meter()
+        self._used_bytes += total_bytes - self._counted_bytes
+        self._counted_bytes = total_bytes
         with contextlib.suppress(RunError):  # a full disk: what was used is written down the next time
             write_atomic(self._folder.usage_file, json.dumps({"day": day, "bytes": self._used_bytes}).encode())
         return self._used_bytes < self._day_bytes
