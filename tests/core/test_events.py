@@ -97,20 +97,20 @@ def test_a_tail_tells_what_is_added_once_and_survives_rotation(tmp_path: Path) -
     file = tmp_path / "events.jsonl"
     log = EventLog(file, FakeClock(), max_bytes=200)
     tail = Tail(file)
-    assert tail.new() == []
+    assert list(tail.new()) == []
     log.emit("a")
     log.emit("b")
     assert [record["event"] for record in tail.new()] == ["a", "b"]
     with open(file, "a") as torn:
         torn.write('{"event":"c"')
-    assert tail.new() == []
+    assert list(tail.new()) == []
     with open(file, "a") as torn:
         torn.write("}\n[1]\n")
     assert [record["event"] for record in tail.new()] == ["c"]
     for _ in range(5):
         log.emit("d", text="x" * 60)
     assert [record["event"] for record in tail.new()][-1] == "d"
-    assert tail.new() == []
+    assert list(tail.new()) == []
     assert [record["event"] for record in Tail(file).new()][-1] == "d"  # the rotated file comes first
 
 
@@ -119,3 +119,18 @@ def test_no_events_are_counted() -> None:
     events.emit("refused", reason="stale")
     events.emit("refused")
     assert events.counts == {"refused": 2}
+
+
+def test_of_a_long_file_only_the_newest_lines_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    lines = [json_line({"event": str(number)}) for number in range(100)]
+    file.write_text("".join(lines[50:]))
+    file.with_suffix(".jsonl.1").write_text("".join(lines[:50]))
+    assert [record["event"] for record in Tail(file).new()] == [str(number) for number in range(100)]
+    few = Tail(file, last_bytes=10 * len(lines[99]) + 5)
+    assert [record["event"] for record in few.new()] == [str(number) for number in range(90, 100)]
+    more = Tail(file, last_bytes=60 * len(lines[99]) + 5)
+    assert [record["event"] for record in more.new()] == [str(number) for number in range(40, 100)]
+    with open(file, "a") as handle:
+        handle.write(json_line({"event": "new"}))
+    assert [record["event"] for record in few.new()] == ["new"]

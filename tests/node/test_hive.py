@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -158,6 +159,13 @@ def test_all_nodes_share_one_network_that_is_not_this_one(tmp_path: Path) -> Non
     assert os.readlink("/proc/self/ns/net") not in networks
 
 
-def test_each_node_has_a_port_of_its_own() -> None:
-    assert addresses(0) == ("127.0.0.1:4201", "[::1]:4201")
-    assert len({addresses(number) for number in range(256)}) == 256
+def test_each_node_has_a_port_of_its_own_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(hive, "FIRST_PORT", port)
+        found = addresses(3)
+    ports = [int(first.rpartition(":")[2]) for first, _ in found]
+    assert ports == sorted({*ports})
+    assert ports[0] > port
+    assert found[0] == (f"127.0.0.1:{ports[0]}", f"[::1]:{ports[0]}")

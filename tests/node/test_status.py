@@ -52,7 +52,13 @@ def status_of(folder: RunFolder) -> NodeStatus:
     ],
 )
 def test_what_happened_is_said(line: dict[str, object], foreign: int, behind: int, says: str) -> None:
-    assert sentence({**LINE, **line}, foreign, behind) == says
+    assert sentence({**LINE, **line}, foreign, behind=behind) == says
+
+
+def test_a_node_that_only_gives_says_so() -> None:
+    assert sentence({**LINE, "foreign_groups": 0}, 0, gives=True) == "giving to 3 peers"
+    alone = sentence({**LINE, "foreign_groups": 0, "peers": 0}, 0, gives=True)
+    assert alone == "no peer reachable, answering and trying again"
 
 
 def test_a_node_that_runs_and_one_that_was_killed(tmp_path: Path) -> None:

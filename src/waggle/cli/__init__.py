@@ -6,6 +6,7 @@ traceback means a bug of ours. Commands import what they need when they run, so 
 
 import errno
 import os
+import signal
 import sys
 from typing import Any, NoReturn
 
@@ -74,6 +75,7 @@ def main() -> None:
     """Entry point of the `waggle` command."""
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # threads that spin for long starve a busy machine
     register()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the first process of a container it is deaf to it
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows `?`

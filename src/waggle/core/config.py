@@ -190,6 +190,9 @@ class Config(Section):
             raise ValueError(f"model.endpoint = {self.model.endpoint!r} is no URL; one begins with http:// or https://")
         if self.model.endpoint and self.model.lora_rank:
             raise ValueError("model.lora_rank has no effect with model.endpoint; remove one of them")
+        first, _, last = self.run.hours.partition("-")
+        if first and first == last:
+            raise ValueError(f"run.hours = {self.run.hours!r} is no time at all; leave it empty for always")
         if self.tasks.share_file and not self.tasks.file:
             raise ValueError("tasks.share_file has no effect without tasks.file; set both or neither")
         if self.tasks.grader != "exact" and not self.tasks.file:

@@ -75,10 +75,11 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
         yield from _records(part)
 
 
-def _records(part: Path) -> Iterator[dict[str, Any]]:
+def _records(part: Path, last_bytes: int = 1 << 62) -> Iterator[dict[str, Any]]:
     if not part.exists():
         return
     with open(part, "rb") as handle:
+        handle.seek(max(0, handle.seek(0, 2) - last_bytes))
         for line in handle:
             if (record := _record(line)) is not None:
                 yield record
@@ -97,36 +98,43 @@ _HEAD_BYTES = 64
 
 
 class Tail:
-    """What is added to a JSONL file while somebody writes it. Example: `tail = Tail(file); tail.new()`.
+    """What is added to a JSONL file while somebody writes it. Example: `tail = Tail(file); list(tail.new())`.
 
     The rotated predecessor is read once, at first. Lines that were added to a file just before it was rotated may be
     missed where nobody looked in between.
+
+    Args:
+        last_bytes: how much of what is there already is read at most, the newest of it.
     """
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, file: Path, last_bytes: int = 1 << 62) -> None:
+        self._file, self._last_bytes = file, last_bytes
         self._place = 0
         self._head = b""
         self._started = False
 
-    def new(self) -> list[dict[str, Any]]:
-        """The records of whole lines since the last call."""
-        found: list[dict[str, Any]] = []
+    def new(self) -> Iterator[dict[str, Any]]:
+        """The records of whole lines since the last call, read as they are taken."""
         if not self._started:
             self._started = True
-            found += _records(self._file.with_suffix(self._file.suffix + ".1"))
+            size_bytes = self._file.stat().st_size if self._file.exists() else 0
+            if (left := self._last_bytes - size_bytes) > 0:
+                yield from _records(self._file.with_suffix(self._file.suffix + ".1"), left)
+            self._place = max(0, size_bytes - self._last_bytes)  # within a line, which is none then
         if not self._file.exists():
-            return found
+            return
         with open(self._file, "rb") as handle:
             head = handle.read(_HEAD_BYTES)
             if handle.seek(0, 2) < self._place or not head.startswith(self._head):
                 self._place = 0  # a new file
             self._head = head
             handle.seek(self._place)
-            data = handle.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._place += len(whole)
-        return found + [record for line in whole.splitlines() if (record := _record(line)) is not None]
+            for line in handle:
+                if not line.endswith(b"\n"):
+                    break
+                self._place += len(line)
+                if (record := _record(line)) is not None:
+                    yield record
 
 
 class EventLog:

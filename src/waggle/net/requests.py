@@ -18,6 +18,7 @@ from waggle.net.wire import MAX_REQUEST_BYTES, Link, Reply, Wire
 
 DIAL_S = 8.0
 """Longest wait for a connection, and for the first frame on it."""
+MEMBERS_ONLY = "answers members of its swarm only"
 VISITS = 16
 """Links kept to peers who are no neighbours."""
 
@@ -134,7 +135,7 @@ class Requests:
         """What a peer gets for a request, whatever the bytes."""
         if not self._admits(caller):
             self._counts["rejected"] += 1
-            return Reply(False, b"answers members of its swarm only")
+            return Reply(False, MEMBERS_ONLY.encode())
         try:
             asked = decode(Request, data, MAX_REQUEST_BYTES)
         except DecodeError as error:

@@ -7,7 +7,9 @@ that keeps dying without a round is given up, and the others go on. A node ends 
 the command, however that ends.
 """
 
+import itertools
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -29,10 +31,19 @@ Say = Callable[[str], None]
 Command = Callable[[Path], list[str]]
 
 
-def addresses(number: int) -> tuple[str, str]:
-    """Where node `number` listens, counted from 0."""
-    port = FIRST_PORT + number
-    return f"127.0.0.1:{port}", f"[::1]:{port}"
+def addresses(num: int) -> list[tuple[str, str]]:
+    """Where each of so many nodes listens, on ports that are free here too, should they get no network of their own."""
+    free = (port for port in range(FIRST_PORT, 1 << 16) if _is_free(port))
+    return [(f"127.0.0.1:{port}", f"[::1]:{port}") for port in itertools.islice(free, num)]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried:
+        try:
+            tried.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 @dataclass

@@ -162,6 +162,9 @@ def go_on(console: Console, path: Path, config: Config, invited: Invitation | No
     if invited and invited.peers:
         place.keep_bootstrap(folder, invited.peers)
 
+    for line in _without_effect(config, folder.config()):
+        console.print(f"{path} keeps what it was started with: {line}", highlight=False)
+
     def with_settings(kept: Config) -> Config:
         run = config.run.model_copy(update={"seed": kept.run.seed})
         return kept.model_copy(update={"run": run, "net": config.net})
@@ -181,6 +184,15 @@ def play(
     files = common if common.exists() and not own.exists() else own
     with alone(Key.load(folder.key_file).id, tied):
         play_node(open_node(console, folder, files, overrides), quiet, tied)
+
+
+def _without_effect(given: Config, kept: Config) -> Iterator[str]:
+    """What was set and cannot be changed any more."""
+    for section in given.model_fields_set - {"run", "net"}:
+        asked, old = getattr(given, section), getattr(kept, section)
+        for field in sorted(asked.model_fields_set):
+            if getattr(asked, field) != getattr(old, field):
+                yield f"{section}.{field} stays {getattr(old, field)!r}"
 
 
 @contextmanager

@@ -6,13 +6,16 @@ port that a router forwards.
 """
 
 import asyncio
+import ipaddress
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from waggle.core.clock import SystemClock
 from waggle.core.codec import encode
-from waggle.core.errors import NetworkError
+from waggle.core.config import NetConfig
+from waggle.core.errors import NetworkError, printable
 from waggle.core.keys import Key, peer_name
 from waggle.core.rng import rng_for
 from waggle.core.types import Peer
@@ -21,7 +24,7 @@ from waggle.net.book import Book
 from waggle.net.deadline import deadline
 from waggle.net.frames import Request
 from waggle.net.iroh import ANYWHERE, IrohWire
-from waggle.net.requests import DIAL_S
+from waggle.net.requests import DIAL_S, MEMBERS_ONLY
 from waggle.net.transport import read_address
 from waggle.net.wire import Link, Reply
 from waggle.node.doctor import Finding
@@ -39,14 +42,14 @@ def examine_reach(where: str) -> list[Finding]:
         ConfigError: neither a ticket nor a run folder.
     """
     if where.startswith(PREFIX):
-        peers, of = [read_address(address) for address in read_ticket(where).addresses], Key.generate().id
+        peers, key, net = [read_address(one) for one in read_ticket(where).addresses], Key.generate(), NetConfig()
     else:
         folder = RunFolder(node_folders(Path(where))[0])
-        peers = _known(folder)
-        of = Key.generate().id if is_locked(folder.path) else Key.load(folder.key_file).id
+        peers, net = _known(folder), folder.config().net
+        key = Key.generate() if is_locked(folder.path) else Key.load(folder.key_file)
     if not peers:
         return [Finding("no peer is known there", "take a ticket that names one: a running node's folder holds it")]
-    return asyncio.run(_try(peers[:MAX_PEERS], usual_ports(of)))  # one port for both families
+    return asyncio.run(_try(peers[:MAX_PEERS], key, net))
 
 
 def _known(folder: RunFolder) -> list[Peer]:
@@ -63,9 +66,9 @@ async def _nothing(caller: bytes, body: bytes) -> Reply:
     return Reply(False, b"only looking")
 
 
-async def _try(peers: Sequence[Peer], ports: Sequence[str]) -> list[Finding]:
-    asking, other = IrohWire(Key.generate()), Key.generate()
-    waiting = IrohWire(other, ports, ANYWHERE)
+async def _try(peers: Sequence[Peer], key: Key, net: NetConfig) -> list[Finding]:
+    asking, other = IrohWire(key, relays=net.relays), Key.generate()
+    waiting = IrohWire(other, net.listen or usual_ports(key.id), ANYWHERE)  # one port for both families
     try:
         await asking.open(lambda link: None, _nothing)
         where = await waiting.open(lambda link: None, _nothing)
@@ -94,6 +97,14 @@ async def _dial(wire: IrohWire, peer: Peer) -> tuple[Link | None, str]:
     return link, f"{name} at {peer.address} answers, after {1000 * (time.monotonic() - started_s):.0f} ms"
 
 
+def _from_near(link: Link) -> str:
+    """What to add where the peer is in the same network, which says nothing about others."""
+    with suppress(ValueError):
+        if ipaddress.ip_address(link.origin.strip("[]")).is_private:
+            return ", from within the same network: of those outside this says nothing"
+    return ""
+
+
 async def _back(reached: Sequence[Link], peer: bytes, port: int) -> Finding:
     """Ask one after the other to dial this machine; the first who can tell is believed."""
     whys = []
@@ -106,8 +117,13 @@ async def _back(reached: Sequence[Link], peer: bytes, port: int) -> Finding:
             continue
         name = peer_name(link.peer)
         if reply.fine and not reply.body:
-            return Finding(f"{name} reaches this machine at UDP port {port}")
-        whys.append(f"{name}: {reply.body.decode('utf-8', 'replace')[:200]}")
+            return Finding(f"{name} reaches this machine at UDP port {port}{_from_near(link)}")
+        whys.append(f"{name}: {printable(reply.body.decode('utf-8', 'replace')[:200])}")
+    if all(MEMBERS_ONLY in why for why in whys):
+        return Finding(
+            "whether peers reach this machine cannot be told: the swarm answers its members only",
+            "stop the node, so that it may ask under its own key, and name its run folder",
+        )
     return Finding(
         f"nobody reaches this machine at UDP port {port} ({'; '.join(whys)[:400]})",
         f"forward UDP port {port} of the router to it and let it in through the firewall, or set net.relays; "

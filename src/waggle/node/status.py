@@ -19,6 +19,8 @@ STALLED_S, STALLED_ROUNDS = 600.0, 3.0
 """A running node that writes nothing for so long, in seconds and in rounds of its own, is stalled."""
 LEAST_FREE_BYTES = 64_000_000
 ALONE_ROUNDS = 10
+LATE_BYTES = 8 << 20
+"""Of events.jsonl, enough to know what a node is doing now."""
 _NOTED = ("resting", "offline", "unsaved")
 
 
@@ -76,8 +78,10 @@ class Watch:
 
     def __init__(self, folder: RunFolder, foreign: int | None = None) -> None:
         self.status = NodeStatus(folder.path.name, folder.path, "running")
-        self._foreign = folder.config().round.foreign if foreign is None else foreign
-        self._metrics, self._events = Tail(folder.metrics_file), Tail(folder.events_file)
+        config = folder.config()
+        self._foreign = config.round.foreign if foreign is None else foreign
+        self._gives = bool(config.model.endpoint)
+        self._metrics, self._events = Tail(folder.metrics_file), Tail(folder.events_file, LATE_BYTES)
 
     def look(self, ahead: int = 0) -> list[dict[str, Any]]:
         """Take in what is new; the lines of new rounds, those that are damaged left out.
@@ -88,7 +92,7 @@ class Watch:
         lines = []
         for line in self._metrics.new():
             with suppress(KeyError, TypeError, ValueError, IndexError, AttributeError):  # a damaged line tells nothing
-                _take(self.status, line, self._foreign, ahead)
+                _take(self.status, line, self._foreign, self._gives, ahead)
                 lines.append(line)
         for event in self._events.new():
             with suppress(KeyError, TypeError, ValueError):
@@ -96,12 +100,13 @@ class Watch:
         return lines
 
 
-def sentence(line: dict[str, Any], foreign: int, behind: int = 0) -> str:
+def sentence(line: dict[str, Any], foreign: int, gives: bool = False, behind: int = 0) -> str:
     """What happened in a round, for people.
 
     Args:
         line: the round's line of metrics.jsonl.
         foreign: J, the groups of peers that a round asks for.
+        gives: whether the node only gives.
         behind: rounds that the fastest peer known is ahead.
     """
     refused = sum(line.get("refused", {}).values())
@@ -109,11 +114,13 @@ def sentence(line: dict[str, Any], foreign: int, behind: int = 0) -> str:
     if behind >= 10:
         tail += f"; {behind} rounds behind the fastest"
     used, peers = line["foreign_groups"], line["peers"]
+    whom = f"{peers} peers" if peers != 1 else "1 peer"
+    if gives:
+        return (f"giving to {whom}" if peers else "no peer reachable, answering and trying again") + tail
     if foreign == 0:
         return "training alone, as configured" + tail
     if not used and not peers:
         return "no peer reachable, training alone and trying again" + tail
-    whom = f"{peers} peers" if peers != 1 else "1 peer"
     if not used:
         return f"nothing new from {whom}, training on own answers" + tail
     source = f"with {whom}" if peers else "from the pool, no peer reachable"
@@ -171,15 +178,15 @@ def _problems(status: NodeStatus, folder: RunFolder, now_s: float, free_bytes: i
         yield f"no peer was reachable for {status.rounds_alone} rounds; `waggle doctor --reach {folder.path}` looks why"
 
 
-def _take(status: NodeStatus, line: dict[str, Any], foreign: int, ahead: int) -> None:
+def _take(status: NodeStatus, line: dict[str, Any], foreign: int, gives: bool, ahead: int) -> None:
     """Add a round's line."""
     number = int(line["round"])
-    told = sentence(line, foreign, ahead - number)
+    told = sentence(line, foreign, gives, ahead - number)
     heldout = [(number, rate(line["heldout"]))] if "heldout" in line else []
     reward = None if line["reward"] is None else float(line["reward"])
     used, own, peers = int(line["foreign_groups"]), int(line["own_groups"]), int(line["peers"])
     status.round, status.reward, status.sentence, status.peers = number, reward, told, peers
-    status.rounds_alone = 0 if peers or not foreign else status.rounds_alone + 1
+    status.rounds_alone = 0 if peers or not (foreign or gives) else status.rounds_alone + 1
     status.heldout += heldout
     status.rewards.append(reward or 0.0)
     status.foreign += used

@@ -6,6 +6,8 @@ node's `model/` at the end, so that the memory for it is there when it is needed
 """
 
 import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -60,8 +62,20 @@ class Apart:
 @contextmanager
 def apart() -> Iterator[Apart]:
     """A process that lives as long as the context."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_end_with_parent) as pool:
         yield Apart(pool)
+
+
+def _end_with_parent() -> None:
+    """Let this process end when the one that started it does, even if that one is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
 def start(console: Console, path: Path, config: Config, keys: Sequence[Key], charter: Charter) -> None:
@@ -78,7 +92,7 @@ def start(console: Console, path: Path, config: Config, keys: Sequence[Key], cha
         write_atomic(path / "config.toml", dump(fitted).encode())
         write_atomic(path / "charter.bin", encode(charter))
         _baseline(console, there, path, fitted, charter)
-    us = [Peer(key.id, ",".join(hive.addresses(number))) for number, key in enumerate(keys)]
+    us = [Peer(key.id, ",".join(part.net.listen)) for key, part in zip(keys, parts, strict=True)]
     for number, (key, part) in enumerate(zip(keys, parts, strict=True)):
         prepare(path / f"node-{number + 1}", part, key, charter, [*us[:number], *us[number + 1 :]]).close()
     describe(path, "swarm")
@@ -96,11 +110,8 @@ def _shares(
     for line in made.lines():
         console.print(line, highlight=False)
     model = fitted.model.model_copy(update={"threads": threads, "memory_gb": made.budget_bytes / num / 1e9})
-    parts = []
-    for number in range(num):
-        net = fitted.net.model_copy(update={"listen": hive.addresses(number)})
-        parts.append(fitted.model_copy(update={"model": model, "net": net}))
-    return fitted, parts
+    nets = [fitted.net.model_copy(update={"listen": where}) for where in hive.addresses(num)]
+    return fitted, [fitted.model_copy(update={"model": model, "net": net}) for net in nets]
 
 
 def _baseline(console: Console, there: Apart, path: Path, config: Config, charter: Charter) -> Score:
@@ -128,8 +139,8 @@ def resume(console: Console, path: Path, overrides: Callable[[Config], Config]) 
         _baseline(console, there, path, config, charter)
         write_atomic(folder.config_file, dump(config).encode())
         us = [
-            Peer(Key.load(RunFolder(node).key_file).id, ",".join(hive.addresses(number)))
-            for number, node in enumerate(paths)
+            Peer(Key.load(RunFolder(node).key_file).id, ",".join(part.net.listen))
+            for node, part in zip(paths, parts, strict=True)
         ]
         for number, (node, part) in enumerate(zip(paths, parts, strict=True)):
             write_atomic(RunFolder(node).config_file, dump(part).encode())
