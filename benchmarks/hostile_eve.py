@@ -75,8 +75,8 @@ def mutate(data: bytes, other: bytes, edit: int, at: int, value: int) -> bytes:
 class Evil(IrohWire):
     """An endpoint whose answers are raw bytes, as many and as slow as its owner likes."""
 
-    def __init__(self, key: Key, eve: "Eve") -> None:
-        super().__init__(key, ("127.0.0.1:0", "[::1]:0"))
+    def __init__(self, key: Key, eve: "Eve", bind: Sequence[str]) -> None:
+        super().__init__(key, bind)
         self.key, self.eve, self.where = key, eve, ""
         self.answer: Callable[[Request], AsyncIterator[bytes]] = lambda asked: given(pack_batch((), 0))
 
@@ -95,8 +95,9 @@ class Evil(IrohWire):
 class Eve:
     """What one attack shares: its time, its randomness, what it offers, and what it was told."""
 
-    def __init__(self, name: str, seconds: float, count: int, seed: int) -> None:
-        self.act, self.num_keys, self.stays = ATTACKS[name]
+    def __init__(self, name: str, seconds: float, count: int, seed: int, many_hosts: bool) -> None:
+        self.act, self.num_keys, stays = ATTACKS[name]
+        self.many_hosts, self.stays = many_hosts, stays and not many_hosts
         self.left, self.ends_s = count, time.monotonic() + seconds
         self.rng, self.told = rng_for("eve", name, seed), Counter[str]()
         self.bodies: dict[bytes, Body] = {}
@@ -121,9 +122,10 @@ class Eve:
             if not self.stays:
                 await wire.close()
                 wire = await self.wire()
+            where = victim.address.split(",")[0] if self.many_hosts else victim.address
             try:
                 async with asyncio.timeout(10):
-                    link: Any = await wire.dial(victim)
+                    link: Any = await wire.dial(replace(victim, address=where))
                     link.wire, link.victim, link.is_deaf = wire, victim, False
                     await self.greet(link)
             except (NetworkError, TimeoutError) as error:
@@ -139,7 +141,9 @@ class Eve:
         await wire.close()
 
     async def wire(self) -> Evil:
-        made = Evil(Key.from_seed(self.rng.bytes(32)), self)
+        host = ".".join(map(str, (127, *self.rng.integers(1, 255, size=3)))) if self.many_hosts else "127.0.0.1"
+        bind = [f"{host}:0"] if self.many_hosts else [f"{host}:0", "[::1]:0"]
+        made = Evil(Key.from_seed(self.rng.bytes(32)), self, bind)
         made.where = await made.open(lambda link: None, None)  # type: ignore[arg-type]
         return made
 
