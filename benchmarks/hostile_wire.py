@@ -3,10 +3,9 @@
     python benchmarks/hostile_wire.py --count 100000 --turns 3 --json hostile_wire.json
 
 Honest nodes are processes that play rounds over iroh, in a network namespace that holds loopback and nothing else;
-where none can be had, nothing runs. The attacker is a process with as many keys as it likes on one host (or, with --many and for mutated
-frames, each on a host of its own), iroh and no manners. Each
-attack follows a calm stretch. Attackers and nodes share the cores, so judged is an honest node's CPU for a round. A
-round's training is `--work` seconds of CPU; what an attack adds is given in ms, too, for rounds of any length.
+where none can be had, nothing runs. The attacker is a process with as many keys as it likes (each on a host of its own
+with `--many`, and for mutated frames), iroh and no manners. Each attack follows a calm stretch. Attackers and nodes
+share the cores, so judged is an honest node's CPU for a round, of which training is `--work` seconds.
 
 `cpu`: CPU of a round to that in the calm before, median with extremes over nodes and turns; `wall`: time of a round
 likewise. `train`, `talk`: ms of CPU that the attack adds, a round in the thread that plays them and a second in those
@@ -226,11 +225,9 @@ async def honest(number: int, work_s: float, folder: Path, parent: Connection) -
         parent.send(look)
 
 
-async def haunt(
-    name: str, seconds: float, count: int, seed: int, many: bool, victims: list[Peer], parent: Connection
-) -> None:
+async def haunt(eve: Eve, victims: list[Peer], parent: Connection) -> None:
     """A child: one attack."""
-    parent.send(await Eve(name, seconds, count, seed, many).attack(victims))
+    parent.send(await eve.attack(victims))
 
 
 class Child:
@@ -294,7 +291,7 @@ class Swarm:
         counted = name == "frames"
         seconds, count = (self.options.longest, self.options.count) if counted else (self.options.seconds, 1 << 30)
         many = self.options.many or counted  # else all but the first frames would be kept out unread
-        eve = Child(self.folder / "eve.log", haunt, name, seconds, count, turn, many, victims)
+        eve = Child(self.folder / "eve.log", haunt, Eve(name, seconds, count, turn, many), victims)
         self.children.append(eve)
         self.wait(lambda: bool(eve.told) or eve not in self.children, seconds + MEET_S)
         ended_s = time.monotonic()

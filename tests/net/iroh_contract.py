@@ -170,9 +170,10 @@ async def what_goes_over_the_wire_is_counted_and_held_to_its_pace(net: Net) -> N
     assert time.monotonic() - started_s > 0.4  # a second's worth at once, half a second's after that
     carried = [pace.meter() - was for pace, was in zip(paces, before, strict=True)]
     assert all(30_000 < num < 40_000 for num in carried), carried
-    link = net.wires[one.id]._links[other.id]  # type: ignore[attr-defined]
+    wire = net.wires[one.id]  # type: ignore[attr-defined]
+    link = wire._links[other.id]
     link.close("to see that nothing is forgotten")
-    while one.peers():
+    while link in wire._live:
         await asyncio.sleep(0.01)
     assert all(pace.meter() - was >= num for pace, was, num in zip(paces, before, carried, strict=True))
 

@@ -17,7 +17,7 @@ RUDE_KNOCKS, OUT_KNOCKS = 32.0, 8.0
 """What a peer costs its host, in connections, when it is dropped for what it did, and when it comes back too early."""
 MOST_KNOCKS = 128.0
 """A host is kept waiting for no more than this."""
-REQUESTS_PER_S, REQUESTS_AT_ONCE = 40.0, 400.0
+REQUESTS_PER_S, REQUESTS_AT_ONCE = 40.0, 200.0
 """Requests of a host that are answered, on average and in a burst; others wait."""
 OUT_S, MAX_OUT_S = 60.0, 3600.0
 """How long a peer is kept out the first time, and at most."""

@@ -20,7 +20,7 @@ from waggle.net.iroh_link import FRAMES, MAX_STREAMS, REPLY_HEAD, REQUEST, IrohL
 from waggle.net.pace import Pace
 from waggle.net.tasks import Tasks
 from waggle.net.transport import MAX_ADDRESS_CHARS
-from waggle.net.wire import MAX_REQUEST_BYTES, Link, OnLink, OnRequest
+from waggle.net.wire import MAX_REQUEST_BYTES, Link, OnLink, OnRequest, Rude
 
 ALPN = b"waggle/1"
 ANYWHERE = ("0.0.0.0:0", "[::]:0")
@@ -171,9 +171,11 @@ class IrohWire:
         for what, came in (("one-way", link.one_way), ("datagram", link.datagram)):
             self._tasks.begin(self._refuse(link, what, came()))
         room = asyncio.Semaphore(MAX_STREAMS)
+        wait_s = 0.0  # the first stream is that of frames
         while (stream := await link.next_stream()) is not None:
             await room.acquire()
-            await asyncio.sleep(self.guard.request_wait_s(link.origin))
+            await asyncio.sleep(wait_s)
+            wait_s = self.guard.request_wait_s(link.origin)
             task = self._tasks.begin(self._handle(link, stream))
             task.add_done_callback(lambda _: room.release())
         self._ended_bytes += link.wire_bytes
@@ -208,6 +210,9 @@ class IrohWire:
                 await stream.send().finish()
         except (iroh.IrohError, TimeoutError):
             return  # nobody waits for the answer any more, or reads it too slowly
+        except Rude as error:
+            self.guard.blame(link.peer, link.origin, error.reason)
+            link.close(str(error)[:100])
 
     async def dial(self, peer: Peer) -> Link:
         iroh = iroh_module()

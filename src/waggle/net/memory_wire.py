@@ -13,7 +13,7 @@ from waggle.core.errors import NetworkError
 from waggle.core.keys import peer_name
 from waggle.core.types import Peer
 from waggle.net.guard import Guard
-from waggle.net.wire import MAX_FRAME_BYTES, OnLink, OnRequest, Reply
+from waggle.net.wire import MAX_FRAME_BYTES, OnLink, OnRequest, Reply, Rude
 
 
 class MemoryWires:
@@ -130,7 +130,12 @@ class MemoryLink:
         await self._wires.travel()
         self._need_whole()
         assert self._other.on_request is not None
-        reply = await self._other.on_request(self._owner.id, body)
+        try:
+            reply = await self._other.on_request(self._owner.id, body)
+        except Rude as error:
+            self._other.guard.blame(self._owner.id, self.end.origin, error.reason)
+            self.break_off(str(error))
+            raise NetworkError(f"the connection is gone ({error})") from error
         self._other.sent_bytes += len(reply.body)
         await self._wires.travel()
         self._need_whole()

@@ -14,7 +14,7 @@ from waggle.net.deadline import deadline
 from waggle.net.frames import Request
 from waggle.net.tasks import Tasks
 from waggle.net.transport import Answer, count_traffic
-from waggle.net.wire import MAX_REQUEST_BYTES, Link, Reply, Wire
+from waggle.net.wire import MAX_REQUEST_BYTES, Link, Reply, Rude, Wire
 
 DIAL_S = 8.0
 """Longest wait for a connection, and for the first frame on it."""
@@ -132,15 +132,18 @@ class Requests:
         self._ending.clear()
 
     async def answer(self, caller: bytes, data: bytes) -> Reply:
-        """What a peer gets for a request, whatever the bytes."""
+        """What a peer gets for a request, whatever the bytes.
+
+        Raises:
+            Rude: they are no request.
+        """
         if not self._admits(caller):
             self._counts["rejected"] += 1
             return Reply(False, MEMBERS_ONLY.encode())
         try:
             asked = decode(Request, data, MAX_REQUEST_BYTES)
         except DecodeError as error:
-            self._counts["rejected"] += 1
-            return Reply(False, f"cannot read the request: {error}".encode())
+            raise Rude("no-request", f"cannot read the request: {error}") from error
         count_traffic(self._counts, "received", len(asked.body))
         answer = self.answers.get(asked.proto)
         if answer is None:

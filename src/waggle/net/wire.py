@@ -77,7 +77,7 @@ class Link(Protocol):
 
 OnLink = Callable[[Link], None]
 OnRequest = Callable[[bytes, bytes], Awaitable[Reply]]
-"""(caller, body) -> reply. Total: it must not raise."""
+"""(caller, body) -> reply. Raises nothing but `Rude`, where the caller is to be cut off."""
 
 
 class Wire(Protocol):
