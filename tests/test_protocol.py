@@ -1,6 +1,5 @@
 """docs/protocol.md says what the program does, the conformance kit is the program's, and a client of neither works."""
 
-import importlib
 import json
 import re
 import runpy
@@ -8,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,12 +18,11 @@ from conformance.live import NO_NETWORK
 from conformance.world import LETTERS, ME, NOW_MS, World
 from waggle.core import blob, types
 from waggle.core.codec import decode, digest, encode
-from waggle.core.config import ShareConfig
 from waggle.core.errors import ConfigError, DecodeError, NetworkError
 from waggle.core.keys import Key, peer_name, verify
 from waggle.core.rng import rng_for
 from waggle.core.sealing import announcement_head, charter_digest, rebuild
-from waggle.core.types import Admission, Announcement, Answers, Charter, Experience
+from waggle.core.types import Announcement, Answers, Charter, Experience
 from waggle.net import blobs, book, frames, iroh, iroh_link, overlay, reach, terms, transport
 from waggle.node import exchange
 from waggle.swarm import admission, batch, charter
@@ -41,35 +38,6 @@ NOUNS = [
     *(types.Blob, types.Tokens, types.Seal, types.Experience, types.Announcement, types.Entry, exchange.Pull),
     *(types.Answers, blob.Manifest, blobs.Ask, blobs.Contents, blobs.Piece, reach.DialBack),
 ]
-SOURCES: dict[str, str] = {
-    "core.codec": "FORMAT=VERSION MAX_NOUN_BYTES=MAX_BYTES",
-    "swarm.charter": "CHARTER_PROTOCOL=PROTOCOL MAX_TICKET_CHARS CHECK_BYTES=_CHECK_BYTES",
-    "net.transport": "MAX_ADDRESS_CHARS MAX_REPLY_BYTES",
-    "net.book": "RECORD_LIFE_S=LIFE_S RECORD_SKEW_S=SKEW_S MAX_RECORDS",
-    "net.wire": "MAX_FRAME_BYTES MAX_BODY_BYTES MAX_REQUEST_BYTES",
-    "net.iroh": "HANDSHAKE_S MAX_KNOCKING REQUEST_S ANSWER_S",
-    "net.iroh_link": "LENGTH_BYTES REPLY_HEAD_BYTES=REPLY_HEAD MAX_STREAMS",
-    "net.guard": "KNOCKS_PER_S KNOCKS_AT_ONCE RUDE_KNOCKS OUT_KNOCKS MOST_KNOCKS REQUESTS_PER_S REQUESTS_AT_ONCE "
-    "OUT_S MAX_OUT_S",
-    "net.frames": "OVERLAY=PROTOCOL MAX_MESSAGE_BYTES MAX_NAMES=MAX_TOLD MAX_TOLD=TOLD",
-    "net.overlay": "MAX_STRANGERS EVICT_S PING_S SILENT_S GOSSIP_S",
-    "net.requests": "DIAL_S",
-    "net.neighbour": "NEW_S FRAMES_PER_S FRAMES_AT_ONCE TELLINGS_PER_S TELLINGS_AT_ONCE MAX_WAITING MAX_WAITING_BYTES",
-    "net.spread": "CHARGED_BYTES CHARGED_NAMES CHARGED_JUNK "
-    "EAGER_BYTES AT_ONCE WINDOW WANT_S LATE_S MAX_TRIES=_MAX_TRIES KEPT_S KEPT_BYTES REMEMBERED",
-    "net.reach": "DIAL_BACK_S DIAL_BACKS_PER_S=PER_S DIAL_BACKS_AT_ONCE=AT_ONCE",
-    "node.exchange": "MAX_IDS MAX_BATCH_BYTES MAX_ANNOUNCEMENT_BYTES MAX_ANNOUNCEMENTS=MAX_TOLD",
-    "node.round": "PULL_BYTES",
-    "swarm.admission": "MAX_LISTED_BYTES=ANNOUNCEMENT_MAX_BYTES SEAL_BYTES=SEAL_MAX_BYTES MIN_GROUP "
-    "LEAST_LOGPROB=MIN_LOGPROB MIN_EPOCH_S",
-    "tasks.gym": "EPOCH",
-    "tasks.stream": "RUN",
-    "swarm.seen": "MIN_DISTINCT MIN_CHARS REMEMBERED_GROUPS=CAPACITY",
-    "core.blob": "CHUNK_BYTES MAX_BLOB_BYTES MAX_MANIFEST_BYTES",
-    "net.blobs": "PIECE_S MAX_ASK_BYTES=_MAX_ASK_BYTES",
-    "tasks.files": "MAX_FILE_BYTES=MAX_BYTES MAX_LINE_BYTES MAX_LINES MIN_FILE_QUESTIONS=MIN_QUESTIONS",
-}
-"""Which module says so, by the page's name and the program's where that is another."""
 PROTOCOL = re.compile(r"""["'](waggle/(?:[a-z-]+/)?\d+)(?:\\0)?["']""")
 """Names with versions: of requests, of what is signed, and the ALPN."""
 
@@ -136,23 +104,6 @@ def test_every_noun_is_on_the_page_as_it_is() -> None:
     kinds = {one for module in modules for one in vars(module).values() if isinstance(one, type)}
     sent = {one for one in kinds if issubclass(one, types.Noun) and not one.__name__.startswith("_")}
     assert sent <= {*NOUNS, types.Noun, types.Peer}
-
-
-def test_limits_are_those_of_the_program() -> None:
-    rows = {name.strip("`"): float(value) for name, value, *_ in rows_of("16.")}
-    share, mine, (least, most) = ShareConfig(), terms.Terms(), admission.TEMPERATURES
-    groups = next(field.default for field in fields(admission.View) if field.name == "max_groups_per_round")
-    limits = {"FANOUT": share.fanout, "KEPT_ROUNDS": share.max_lag, "TIMEOUT_S": share.timeout_s, "MAX_GROUPS": groups}
-    limits |= {"LEAST": mine.least, "MOST": mine.most, "LEAST_TEMPERATURE": least, "MOST_TEMPERATURE": most}
-    for source, names in SOURCES.items():
-        module = importlib.import_module(f"waggle.{source}")
-        limits |= {page: getattr(module, name or page) for page, _, name in (n.partition("=") for n in names.split())}
-    assert rows == limits
-    assert {name for name in re.findall(r"`([A-Z]+(?:_[A-Z]+)*)`", PAGE) if len(name) > 2} <= {*rows}
-    rules, said = Admission(), re.search(r"\n\nUnless a founder says otherwise, (.*?)\n\n", PAGE, re.S)
-    assert said
-    told = {name: float(value) for name, value in re.findall(r"`(\w+)`\s+([\d.]+\d)", said[1])}
-    assert told == {**{name: float(getattr(rules, name)) for name in rules.__struct_fields__}, "common_share": 0.25}
 
 
 def test_links_on_the_page_lead_somewhere() -> None:

@@ -15,7 +15,7 @@ from waggle.net.memory import MemoryNetwork
 from waggle.net.memory_wire import MemoryWires
 from waggle.net.overlay import OverlayTransport
 from waggle.net.terms import Terms
-from waggle.net.transport import Ruling, Subscription, Transport
+from waggle.net.transport import MAX_BODY_BYTES, Ruling, Subscription, Transport
 
 TOPIC = b"t" * 32
 
@@ -204,10 +204,13 @@ async def a_request_is_answered_and_the_caller_known(net: Net) -> None:
         return caller + body * 2
 
     nodes[2].serve("echo/1", answer)
-    big = bytes(range(256)) * 4096
+    big = bytes(range(256)) * 256
+    assert len(big) == MAX_BODY_BYTES
     for body in (b"", b"x", big):
         reply = await nodes[0].request(nodes[2].id, "echo/1", body, timeout_s=9)
         assert reply == nodes[0].id + body * 2
+    with pytest.raises(NetworkError, match="a request of 65537 bytes; at most 65536"):
+        await nodes[0].request(nodes[2].id, "echo/1", big + b"x", timeout_s=9)
 
 
 async def what_is_not_spoken_or_fails_is_an_error(net: Net) -> None:

@@ -110,8 +110,8 @@ def test_who_floods_is_not_taken_in_again_for_a_while() -> None:
 def test_a_crowd_that_says_nothing_is_cut_off_and_counted() -> None:
     async def story(world: World) -> None:
         nodes = await world.add(2)
-        wire, _ = await world.eve()
-        for _ in range(50):
+        for number in range(50):
+            wire, _ = await world.eve(Key.from_seed(bytes([number, 9]) * 16))
             await wire.dial(Peer(nodes[0].id, "memory"))
         await world.pass_s(0.5)
         assert nodes[0].peers() == [nodes[1].id]

@@ -335,7 +335,7 @@ def test_another_swarm_is_given_nothing() -> None:
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("body", [b"", b"\x01", b"\x01\x92", bytes(100_000), encode(Pull(CHARTER, ()))[:-1]])
+@pytest.mark.parametrize("body", [b"", b"\x01", b"\x01\x92", bytes(60_000), encode(Pull(CHARTER, ()))[:-1]])
 def test_a_request_that_cannot_be_read_fails_for_its_sender_alone(body: bytes) -> None:
     async def story() -> None:
         world = World(never)

@@ -12,7 +12,8 @@ from waggle.core.codec import decode, encode
 from waggle.core.errors import DecodeError
 from waggle.core.types import Count, Digest, Name, Noun
 from waggle.net.book import Record
-from waggle.net.wire import MAX_BODY_BYTES, MAX_FRAME_BYTES, Rude
+from waggle.net.transport import MAX_BODY_BYTES
+from waggle.net.wire import MAX_FRAME_BYTES, Rude
 
 PROTOCOL = 1
 """The version of the overlay that is described here."""

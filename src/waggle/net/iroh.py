@@ -15,7 +15,7 @@ from waggle.core.clock import SystemClock
 from waggle.core.errors import NetworkError
 from waggle.core.keys import Key, peer_name
 from waggle.core.types import Peer
-from waggle.net.guard import Guard
+from waggle.net.guard import BROKEN_REQUESTS, Guard
 from waggle.net.iroh_link import FRAMES, MAX_STREAMS, REPLY_HEAD, REQUEST, IrohLink, iroh_module, said, write
 from waggle.net.pace import Pace
 from waggle.net.tasks import Tasks
@@ -201,6 +201,7 @@ class IrohWire:
                     return
                 body = await stream.recv().read_to_end(MAX_REQUEST_BYTES)
         except (iroh.IrohError, TimeoutError):
+            self.guard.request_wait_s(link.origin, BROKEN_REQUESTS)
             return  # the caller went away, wrote too much or too slowly: his request is no more
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -211,8 +212,9 @@ class IrohWire:
         except (iroh.IrohError, TimeoutError):
             return  # nobody waits for the answer any more, or reads it too slowly
         except Rude as error:
-            self.guard.blame(link.peer, link.origin, error.reason)
-            link.close(str(error)[:100])
+            if not link.closed:  # once for all that it asked at a time
+                self.guard.blame(link.peer, link.origin, error.reason)
+            link.close(str(error))
 
     async def dial(self, peer: Peer) -> Link:
         iroh = iroh_module()

@@ -79,6 +79,8 @@ class IrohLink:
         connection.set_max_concurrent_bi_streams(MAX_STREAMS + 1)  # what a peer may have waiting here is bounded
         connection.set_receive_window(WINDOW_BYTES)
         self.received_bytes = 0
+        self.closed = False
+        """Whether this end has closed it."""
         self._sender: Any = None
         self._receiver: Any = None
         self._ready = asyncio.Event()
@@ -193,5 +195,6 @@ class IrohLink:
         return f"the connection is gone ({reason or (said(error) if error else 'closed')})"
 
     def close(self, why: str) -> None:
+        self.closed = True
         self._connection.close(0, why.encode()[:200])
         self._ready.set()

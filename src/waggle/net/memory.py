@@ -28,6 +28,7 @@ from waggle.net.transport import (
     Ruling,
     Subscription,
     Validate,
+    check_body,
     check_size,
     count_traffic,
     message_id,
@@ -261,6 +262,7 @@ class MemoryTransport:
         self, peer: bytes, proto: str, body: bytes, *, timeout_s: float, max_reply_bytes: int = MAX_REPLY_BYTES
     ) -> bytes:
         self._need_online()
+        check_body(body)
         network = self._network
         async with deadline(network.clock, timeout_s, f"{peer_name(peer)} to answer {proto}"):
             count_traffic(self.counts, "sent", len(body))

@@ -27,7 +27,7 @@ from waggle.net.deadline import deadline
 from waggle.net.frames import TOLD, Bye, Have, Hello, Known, Ping, Push, Said, Want, Welcome
 from waggle.net.neighbour import Neighbour
 from waggle.net.requests import DIAL_S, Requests
-from waggle.net.spread import CHARGED_NAMES, Sends, Spread
+from waggle.net.spread import Sends, Spread
 from waggle.net.tasks import Tasks
 from waggle.net.terms import Terms, keeps
 from waggle.net.transport import (
@@ -35,6 +35,7 @@ from waggle.net.transport import (
     Answer,
     Subscription,
     Validate,
+    check_body,
     check_size,
     count_traffic,
     nobody_answered,
@@ -76,8 +77,7 @@ class OverlayTransport:
         self._meetings: dict[bytes, asyncio.Task[str]] = {}
         self._strangers: dict[Link, None] = {}
         self._bootstrap: list[Peer] = []
-        self._welcomed = 0
-        """Welcomes under way, each of which takes a place."""
+        self._welcomed = 0  # welcomes under way, each of which takes a place
         self._address = ""
         self._gossiped_s = self._evicted_s = self._returned_s = 0.0
 
@@ -148,6 +148,7 @@ class OverlayTransport:
         self, peer: bytes, proto: str, body: bytes, *, timeout_s: float, max_reply_bytes: int = MAX_REPLY_BYTES
     ) -> bytes:
         self._need_online()
+        check_body(body)
         return await self._requests.request(peer, proto, body, timeout_s, max_reply_bytes)
 
     def _ask(self, peer: Peer) -> "asyncio.Task[str]":
@@ -291,8 +292,7 @@ class OverlayTransport:
                 self._hear_of(said.records)
         elif isinstance(said, Want):
             names = [name for name in said.ids if self._spread.has(name) and neighbour.may_have(name)]
-            if lacking := len(said.ids) - len(names):  # who asks for what there is is not held up
-                neighbour.count(1 + lacking / CHARGED_NAMES)
+            neighbour.count((len(said.ids) - len(names)) / 2)  # who asks for what there is is not held up
             self._post_all(self._spread.asked(peer, names))
         elif isinstance(said, Have):
             self._post_all(self._spread.hear(peer, said.ids))

@@ -25,6 +25,9 @@ from waggle.core.types import Peer
 MAX_REPLY_BYTES = 8 << 20
 """The largest answer to a request that is accepted unless the caller says otherwise, in bytes."""
 
+MAX_BODY_BYTES = 1 << 16
+"""The largest body of a request. Questions are small; what is large is asked for in pieces."""
+
 MAX_ADDRESS_CHARS = 200
 """Of where a peer can be reached, in tickets and address records."""
 
@@ -195,6 +198,16 @@ def nobody_answered(reasons: Sequence[str]) -> NetworkError:
 def not_online(peer: bytes) -> NetworkError:
     """What a transport raises that was not started."""
     return NetworkError(f"{peer_name(peer)} is not online; start the transport first")
+
+
+def check_body(body: bytes) -> None:
+    """Refuse a request that nobody would read.
+
+    Raises:
+        NetworkError: it is too large.
+    """
+    if len(body) > MAX_BODY_BYTES:
+        raise NetworkError(f"a request of {len(body)} bytes; at most {MAX_BODY_BYTES} are read")
 
 
 def check_size(transport: Transport, data: bytes) -> None:

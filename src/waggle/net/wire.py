@@ -11,11 +11,10 @@ from typing import NamedTuple, Protocol
 from waggle.core.errors import NetworkError
 from waggle.core.types import Peer
 from waggle.net.guard import Guard
+from waggle.net.transport import MAX_BODY_BYTES
 
 MAX_FRAME_BYTES = (1 << 20) + 4096
 """The largest frame that is read from anybody."""
-MAX_BODY_BYTES = 1 << 20
-"""The largest body of a request."""
 MAX_REQUEST_BYTES = MAX_BODY_BYTES + 1024
 """The same with the name of its protocol."""
 

@@ -175,15 +175,18 @@ async def pull(node: Node, number: int, arrived: Arrived, found: Sequence[Offer]
     rng = rng_for(node.config.run.seed, "pull", node.key.id, number)
     have = {offer.entry.id for offer in found if node.view.seen.has(offer.entry.id)}
 
-    looked: dict[int, bool] = {}
+    signed, liars = set[int](), set[bytes]()
 
     def is_signed(offer: Offer) -> bool:
-        if id(offer.news) not in looked:  # a list is refused once, however long it is
-            refusal = check_signature(offer.news, node.view)
-            looked[id(offer.news)] = refusal is None
-            if refusal:
+        if offer.source in liars:  # refused once, however many lists it sent
+            return False
+        if id(offer.news) not in signed:
+            if refusal := check_signature(offer.news, node.view):
                 refuse(node, arrived, offer.source, refusal)
-        return looked[id(offer.news)]
+                liars.add(offer.source)
+                return False
+            signed.add(id(offer.news))
+        return True
 
     chosen = wanted(found, limit, rng, have=have, max_bytes=PULL_BYTES, is_good=is_signed)
     wishes: dict[bytes, list[Offer]] = {}
