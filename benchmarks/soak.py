@@ -69,10 +69,11 @@ def make_nodes(path: Path, url: str, num: int) -> list[RunFolder]:
     keys = [build.local_key(11, number) for number in range(num)]
     sums = family("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}, max_tokens=6)
     charter = new_charter(keys[0], "soak", [sums], created_ms=1_700_000_000_000)
-    us = [Peer(key.id, ",".join(hive.addresses(number))) for number, key in enumerate(keys)]
+    where = hive.addresses(len(keys))
+    us = [Peer(key.id, ",".join(here)) for key, here in zip(keys, where, strict=True)]
     folders = []
     for number, key in enumerate(keys):
-        net = config.net.model_copy(update={"listen": hive.addresses(number)})
+        net = config.net.model_copy(update={"listen": where[number]})
         others = [*us[:number], *us[number + 1 :]]
         mine = config.model_copy(update={"net": net})
         folder = prepare(path / f"node-{number + 1}", mine, key, charter, others)
