@@ -4,28 +4,33 @@ Not collected by pytest: `test_iroh.py` starts it, since a namespace has to be e
 """
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+import iroh
 import pytest
 
 from tests.net.test_contract import CHECKS, TOPIC, Net, met
 from waggle.core.clock import SystemClock
+from waggle.core.codec import encode
 from waggle.core.errors import NetworkError
 from waggle.core.keys import Key
 from waggle.core.types import Peer
 from waggle.net import reach, requests
 from waggle.net.book import Book
+from waggle.net.frames import Request
 from waggle.net.iroh import IrohWire
+from waggle.net.iroh_link import MAX_ASKED, IrohLink
 from waggle.net.namespace import loopback_only
 from waggle.net.overlay import OverlayTransport
 from waggle.net.terms import Terms
 from waggle.net.thread import ThreadTransport
 from waggle.net.transport import Ruling, Transport
-from waggle.net.wire import Reply
+from waggle.net.wire import MAX_REQUEST_BYTES, Reply
 
 NO_NAMESPACE = 3
 QUIET_S = 0.15
@@ -178,7 +183,44 @@ async def what_goes_over_the_wire_is_counted_and_held_to_its_pace(net: Net) -> N
     assert all(pace.meter() - was >= num for pace, was, num in zip(paces, before, carried, strict=True))
 
 
+@contextlib.asynccontextmanager
+async def stranger(victim: Transport) -> AsyncIterator[IrohLink]:
+    """A link of somebody who has said nothing yet."""
+    wire = IrohWire(Key.generate(), ("127.0.0.1:0", "[::1]:0"))
+
+    async def nothing(caller: bytes, body: bytes) -> Reply:
+        return Reply(False, b"")
+
+    await wire.open(lambda link: None, nothing)
+    link = await wire.dial(await victim.start())
+    assert isinstance(link, IrohLink)
+    yield link
+    await wire.close()
+
+
+async def who_asks_too_much_is_cut_off_and_kept_out(net: Net) -> None:
+    (victim,) = await net.nodes(1)
+    whole = encode(Request("waggle/none/1", b""))
+    greed: dict[str, Sequence[bytes]] = {
+        "too-many-requests": [b"R" + whole[:-1]] * (MAX_ASKED + 1),  # none of them comes to an end
+        "too-large": [b"R" + bytes(MAX_REQUEST_BYTES + 1)],
+        "no-request": [b"R" + whole + b"!"],
+    }
+    for reason, asked in greed.items():
+        async with stranger(victim) as link:
+            streams = [await link._connection.open_bi() for _ in asked]
+            with contextlib.suppress(iroh.IrohError):  # it may be cut off already
+                for stream, data in zip(streams, asked, strict=True):
+                    await stream.send().write_all(data)
+                    if reason != "too-many-requests":
+                        await stream.send().finish()
+            await link._connection.closed()
+            assert victim.counts[reason] == 1, victim.counts  # type: ignore[attr-defined]
+    assert not victim.peers()
+
+
 REAL = [
+    who_asks_too_much_is_cut_off_and_kept_out,
     a_caller_who_is_busy_keeps_nobody_waiting,
     a_peer_dials_back_where_nobody_has_talked,
     what_goes_over_the_wire_is_counted_and_held_to_its_pace,

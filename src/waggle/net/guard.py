@@ -19,8 +19,6 @@ MOST_KNOCKS = 60.0
 """A host is kept waiting for no more than this."""
 REQUESTS_PER_S, REQUESTS_AT_ONCE = 20.0, 100.0
 """Requests of a host that are answered, on average and in a burst; others wait."""
-BROKEN_REQUESTS = 10.0
-"""What a request costs that comes to no end."""
 OUT_S, MAX_OUT_S = 60.0, 3600.0
 """How long a peer is kept out the first time, and at most."""
 _REMEMBERED = 1024
@@ -59,9 +57,9 @@ class Guard:
         self.counts["too-many-knocks"] += 1
         return False
 
-    def request_wait_s(self, host: str, cost: float = 1.0) -> float:
-        """Count a request from there. Returns how long the next one has to wait."""
-        return self._host(host).requests.charge(cost)
+    def request_wait_s(self, host: str) -> float:
+        """Count a request from there. Returns how long it has to wait."""
+        return self._host(host).requests.charge(1.0)
 
     def blame(self, peer: bytes, host: str, reason: str) -> None:
         """Count what a peer did, and keep it out for a while."""

@@ -15,8 +15,8 @@ from waggle.core.clock import SystemClock
 from waggle.core.errors import NetworkError
 from waggle.core.keys import Key, peer_name
 from waggle.core.types import Peer
-from waggle.net.guard import BROKEN_REQUESTS, Guard
-from waggle.net.iroh_link import FRAMES, MAX_STREAMS, REPLY_HEAD, REQUEST, IrohLink, iroh_module, said, write
+from waggle.net.guard import Guard
+from waggle.net.iroh_link import FRAMES, MAX_ASKED, REPLY_HEAD, REQUEST, IrohLink, iroh_module, said, write
 from waggle.net.pace import Pace
 from waggle.net.tasks import Tasks
 from waggle.net.transport import MAX_ADDRESS_CHARS
@@ -27,6 +27,8 @@ ANYWHERE = ("0.0.0.0:0", "[::]:0")
 REQUEST_S, ANSWER_S = 30.0, 60.0
 """How long a peer may take to write a request down, and to be given and to read the answer."""
 HANDSHAKE_S, MAX_KNOCKING = 10.0, 64
+TOO_LONG = "TooLong"
+"""What iroh says of a stream that holds more than is read."""
 CLOSE_S = 3.0
 
 
@@ -168,16 +170,10 @@ class IrohWire:
         self._live.add(link)
         if not link.dialled:
             self._on_link(link)
-        for what, came in (("one-way", link.one_way), ("datagram", link.datagram)):
+        for what, came in (("one-way stream", link.one_way), ("datagram", link.datagram)):
             self._tasks.begin(self._refuse(link, what, came()))
-        room = asyncio.Semaphore(MAX_STREAMS)
-        wait_s = 0.0  # the first stream is that of frames
         while (stream := await link.next_stream()) is not None:
-            await room.acquire()
-            await asyncio.sleep(wait_s)
-            wait_s = self.guard.request_wait_s(link.origin)
-            task = self._tasks.begin(self._handle(link, stream))
-            task.add_done_callback(lambda _: room.release())
+            self._tasks.begin(self._handle(link, stream))  # none waits unread: each could hold a megabyte
         self._ended_bytes += link.wire_bytes
         self._live.discard(link)
         if self._links.get(link.peer) is link:
@@ -186,35 +182,51 @@ class IrohWire:
     async def _refuse(self, link: IrohLink, what: str, came: Awaitable[bool]) -> None:
         """Nobody here reads these; who sends one would only fill memory, and is cut off."""
         if await came:
-            self.guard.blame(link.peer, link.origin, what)
-            link.close(f"a {what} that nobody reads")
+            self._cut(link, Rude("unread", f"a {what} that nobody reads"))
+
+    def _cut(self, link: IrohLink, error: Rude) -> None:
+        if not link.closed:  # once for all that it does at a time
+            self.guard.blame(link.peer, link.origin, error.reason)
+            link.close(str(error))
 
     async def _handle(self, link: IrohLink, stream: Any) -> None:
-        iroh = iroh_module()
-        assert self._on_request is not None
+        link.num_asked += 1
+        try:
+            if link.num_asked > MAX_ASKED:
+                raise Rude("too-many-requests", "too many requests at a time")
+            body = await self._read(link, stream)
+            if body is not None:
+                await self._reply(link, stream, body)
+        except (iroh_module().IrohError, TimeoutError):  # the caller went away, or is too slow
+            if not link.broken.take():
+                self._cut(link, Rude("broken-requests", "too many requests that come to no end"))
+        except Rude as error:
+            self._cut(link, error)
+        finally:
+            link.num_asked -= 1
+
+    async def _read(self, link: IrohLink, stream: Any) -> bytes | None:
+        """A request, or None where the stream is for something else."""
         try:
             async with asyncio.timeout(REQUEST_S):
                 kind = await stream.recv().read_exact(1)
                 if kind == FRAMES:
                     link.take_frames(stream)
-                if kind != REQUEST:
-                    return
-                body = await stream.recv().read_to_end(MAX_REQUEST_BYTES)
-        except (iroh.IrohError, TimeoutError):
-            self.guard.request_wait_s(link.origin, BROKEN_REQUESTS)
-            return  # the caller went away, wrote too much or too slowly: his request is no more
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                reply = await self._on_request(link.peer, bytes(body))
-                head = bytes((reply.fine,)) + len(reply.body).to_bytes(REPLY_HEAD - 1, "big")
-                await write(stream.send(), head + reply.body, self.pace)
-                await stream.send().finish()
-        except (iroh.IrohError, TimeoutError):
-            return  # nobody waits for the answer any more, or reads it too slowly
-        except Rude as error:
-            if not link.closed:  # once for all that it asked at a time
-                self.guard.blame(link.peer, link.origin, error.reason)
-            link.close(str(error))
+                return bytes(await stream.recv().read_to_end(MAX_REQUEST_BYTES)) if kind == REQUEST else None
+        except iroh_module().IrohError as error:
+            if TOO_LONG in said(error):
+                raise Rude("too-large", f"a request of more than {MAX_REQUEST_BYTES} bytes") from error
+            raise
+
+    async def _reply(self, link: IrohLink, stream: Any, body: bytes) -> None:
+        """Answer a request when it is its turn."""
+        assert self._on_request is not None
+        await asyncio.sleep(self.guard.request_wait_s(link.origin))
+        async with link.turns, asyncio.timeout(ANSWER_S):
+            reply = await self._on_request(link.peer, body)
+            head = bytes((reply.fine,)) + len(reply.body).to_bytes(REPLY_HEAD - 1, "big")
+            await write(stream.send(), head + reply.body, self.pace)
+            await stream.send().finish()
 
     async def dial(self, peer: Peer) -> Link:
         iroh = iroh_module()
@@ -228,7 +240,8 @@ class IrohWire:
             await stream.send().write_all(FRAMES)  # at once: a stream that is open and empty would be given up
         except (iroh.IrohError, ValueError) as error:
             raise NetworkError(f"{peer_name(peer.id)} is not at {peer.address}: {said(error)}") from error
-        link = IrohLink(connection, self.pace, split_address(peer.address)[1][0].rpartition(":")[0], dialled=True)
+        origin = direct[0].rpartition(":")[0] if direct else relay or ""
+        link = IrohLink(connection, self.pace, origin, dialled=True)
         link.frames_go(stream)
         self._tasks.begin(self._serve(link))
         return link

@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from waggle.core.clock import SystemClock
 from waggle.core.errors import NetworkError
+from waggle.net.allowance import Allowance
 from waggle.net.pace import Pace
 from waggle.net.wire import MAX_FRAME_BYTES, Reply, Rude
 
@@ -19,10 +21,10 @@ HEADER_BYTES = 28
 _READ_BYTES = 1 << 18
 REPLY_HEAD = 9
 """One byte that says whether all went well, and the length of what follows."""
-MAX_STREAMS = 16
-"""Requests of one peer that are answered at once."""
-WINDOW_BYTES = 2 << 20
-"""Bytes of one connection that wait to be read: a megabyte a second at two seconds' round trip."""
+MAX_STREAMS, MAX_ASKED = 16, 48
+"""Requests of one peer that are answered at once, and that are there at once; one more ends the link."""
+BROKEN_PER_S, BROKEN_AT_ONCE = 0.1, 20.0
+"""Requests of one peer that may come to no end, on average and in a burst."""
 
 
 @lru_cache(maxsize=1)
@@ -76,9 +78,11 @@ class IrohLink:
     def __init__(self, connection: Any, pace: Pace, origin: str, dialled: bool) -> None:
         self.peer, self.origin, self.dialled = bytes(connection.remote_id().to_bytes()), origin, dialled
         self._connection, self._pace = connection, pace
-        connection.set_max_concurrent_bi_streams(MAX_STREAMS + 1)  # what a peer may have waiting here is bounded
-        connection.set_receive_window(WINDOW_BYTES)
-        self.received_bytes = 0
+        self.received_bytes = self.num_asked = 0
+        self.turns = asyncio.Semaphore(MAX_STREAMS)
+        """Of requests that are answered at once."""
+        self.broken = Allowance(BROKEN_PER_S, BROKEN_AT_ONCE, SystemClock())
+        """Of requests that come to no end."""
         self.closed = False
         """Whether this end has closed it."""
         self._sender: Any = None
