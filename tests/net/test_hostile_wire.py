@@ -341,7 +341,7 @@ def test_a_long_list_that_nobody_signed_is_refused_once_and_nobody_stops() -> No
 def test_neighbours_who_say_all_they_may_push_nobody_out() -> None:
     async def story() -> list[bytes]:
         transport = MemoryNetwork(0, FakeClock()).attach(ZERO)
-        exchange = Exchange(transport, TOPIC, config().share, NoEvents())
+        exchange = Exchange(transport, TOPIC, config().share, NoEvents(), FakeClock())
         for peer in range(Terms().most):
             for number in range(300 if peer else 1):
                 transport.receive(bytes([peer]) * 32, TOPIC, b"%d %d" % (peer, number), b"%d %d" % (peer, number))

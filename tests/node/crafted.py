@@ -123,7 +123,11 @@ class Swarm:
     async def eve(self) -> Exchange:
         """A peer who says what she likes, met by all."""
         eve = Exchange(
-            self.network.attach(EVE.id), self.nodes[0].taskset.digest, self.nodes[0].config.share, NoEvents()
+            self.network.attach(EVE.id),
+            self.nodes[0].taskset.digest,
+            self.nodes[0].config.share,
+            NoEvents(),
+            self.clock,
         )
         await eve.start([Peer(other.key.id, "memory") for other in self.nodes])
         return eve

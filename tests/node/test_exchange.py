@@ -105,8 +105,8 @@ class World:
         self.clock = FakeClock()
         self.network = MemoryNetwork(0, self.clock)
         self.events = NoEvents()
-        self.me = Exchange(self.network.attach(ME.id), CHARTER, SHARE, self.events)
-        self.good = Exchange(self.network.attach(GOOD.id), CHARTER, SHARE, NoEvents())
+        self.me = Exchange(self.network.attach(ME.id), CHARTER, SHARE, self.events, self.clock)
+        self.good = Exchange(self.network.attach(GOOD.id), CHARTER, SHARE, NoEvents(), self.clock)
         self.eve: MemoryTransport = self.network.attach(EVE.id)
         self.num_asked = 0
         self.result: Any = None
@@ -148,7 +148,8 @@ def test_a_hostile_answer_costs_at_most_its_wait(name: str) -> None:
         await world.good.offer(1, sealed(1))
         took_s = await world.passing(world.me.hear())
         assert [sender for sender, _ in world.result] == [GOOD.id] * 2  # once greeted, once told
-        assert took_s == (10 if name == "no answer" else 0)
+        assert took_s == (SHARE.patience_s if name == "no answer" else 0)
+        await world.passing(world.clock.sleep(SHARE.timeout_s))
         assert dict(world.me.refused) == ({reason: 1} if reason else {})
         assert world.events.counts == {"refused" if reason else "unreachable": 1}
         await world.passing(world.me.pull(EVE.id, UNKNOWN))
@@ -169,8 +170,11 @@ def test_a_peer_that_never_answers_is_asked_less_and_less_and_greeted_when_it_is
 
         world = World(later)
         await world.meet()
-        waits = [await world.passing(world.me.hear()) for _ in range(64)]
-        assert sum(waits) == 10 * world.num_asked
+        waits = []
+        for _ in range(64):
+            waits.append(await world.passing(world.me.hear()))
+            await world.passing(world.clock.sleep(SHARE.timeout_s))
+        assert sum(waits) == SHARE.patience_s * world.num_asked
         assert [number for number, wait in enumerate(waits) if wait] == [0, 2, 6, 14, 30, 62]
         awake = True
         for _ in range(64):
@@ -211,8 +215,43 @@ def test_silent_peers_are_waited_for_together() -> None:
             await silent.start()
             await silent.join([Peer(ME.id, "memory")])
         assert len(world.me.transport.peers()) == 6
-        assert await world.passing(world.me.hear()) == 10
+        assert await world.passing(world.me.hear()) == SHARE.patience_s
+        await world.passing(world.clock.sleep(SHARE.timeout_s))
         assert world.events.counts["unreachable"] == 5
+
+    asyncio.run(story())
+
+
+def test_what_a_slow_peer_answers_serves_the_next_round() -> None:
+    async def story() -> None:
+        async def slow(caller: bytes, body: bytes) -> bytes:
+            await world.clock.sleep(3)
+            return pack_batch([encode(announce(CHARTER, sealed(3)))], 1 << 20)
+
+        world = World(slow)
+        await world.meet()
+        assert [await world.passing(world.me.hear()) for _ in range(2)] == [SHARE.patience_s, 0]
+        assert world.result == []
+        assert world.num_asked == 1, "asked again while it is being asked"
+        await world.passing(world.clock.sleep(3))
+        assert await world.passing(world.me.hear()) == 0
+        assert [sender for sender, _ in world.result] == [EVE.id]
+
+        await world.good.offer(1, sealed(1))
+
+        async def slowly(caller: bytes, body: bytes) -> bytes:
+            await world.clock.sleep(3)
+            return await world.good._serve_pull(caller, body)
+
+        world.good.transport.serve(PULL, slowly)
+        wishes = {GOOD.id: offered(sealed(1))}
+        assert await world.passing(world.me.pull_all(wishes)) == SHARE.patience_s
+        assert world.result == []
+        await world.passing(world.clock.sleep(3))
+        assert await world.passing(world.me.pull_all({})) == 0
+        assert world.result == [(GOOD.id, encode(one)) for one in sealed(1)]
+        assert await world.passing(world.me.pull_all({})) == 0
+        assert world.result == []
 
     asyncio.run(story())
 
@@ -371,7 +410,7 @@ def test_a_long_memory_is_told_within_what_others_read() -> None:
         clock = FakeClock()
         network = MemoryNetwork(0, clock)
         share = config(f"share.max_lag={MAX_IDS + 50}").share
-        me, good = (Exchange(network.attach(key.id), CHARTER, share, NoEvents()) for key in (ME, GOOD))
+        me, good = (Exchange(network.attach(key.id), CHARTER, share, NoEvents(), clock) for key in (ME, GOOD))
         await good.start([])
         for number in range(1, MAX_IDS + 31):
             good.remember(number, sealed(number, 1))
@@ -387,7 +426,7 @@ def test_a_long_memory_is_told_within_what_others_read() -> None:
 def test_nobody_to_join_is_no_error_and_nothing_is_said_before_it_is_started() -> None:
     async def story() -> None:
         events = NoEvents()
-        me = Exchange(MemoryNetwork(0, FakeClock()).attach(ME.id), CHARTER, SHARE, events)
+        me = Exchange(MemoryNetwork(0, FakeClock()).attach(ME.id), CHARTER, SHARE, events, FakeClock())
         assert await me.offer(1, sealed(1)) == 0
         assert events.counts == {"unheard": 1}
         await me.start([Peer(GOOD.id, "memory")])

@@ -119,6 +119,8 @@ class ShareConfig(Section):
     """Most bytes of foreign groups kept, in MB."""
     timeout_s: Annotated[float, Field(gt=0, le=600)] = 10.0
     """Longest wait for a peer's answer."""
+    patience_s: Annotated[float, Field(ge=0, le=600)] = 1.0
+    """How long a round waits for answers of peers; what comes later serves the next round."""
 
 
 class NetConfig(Section):

@@ -5,17 +5,19 @@ nobody; experience itself moves only when asked for, several groups in one batch
 already: the receiver rebuilds and checks the rest. A neighbour that is new to me
 is asked once for what it offered recently, so a late joiner, a node that slept and two islands that meet
 all find what is fresh. What peers ask is answered on the transport's thread, which need not be that of the rounds.
-Every wait has a deadline and all peers are waited for at once, so that those who fail cost one
-wait together; who failed is left alone for a while, twice as long each time, and is new to me afterwards.
+All peers are asked at once, and a round waits for their answers but a moment: what comes later serves the next round,
+so that slow peers hold nobody up. Who fails is left alone for a while, twice as long each time, and is new afterwards.
 """
 
 import asyncio
+import contextlib
 from collections import Counter, OrderedDict, deque
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from msgspec import Meta
 
+from waggle.core.clock import Clock
 from waggle.core.codec import decode, digest, encode
 from waggle.core.config import ShareConfig
 from waggle.core.errors import DecodeError, NetworkError
@@ -23,11 +25,16 @@ from waggle.core.events import Events
 from waggle.core.keys import peer_name
 from waggle.core.sealing import announce, answers_of, rebuild
 from waggle.core.types import Answers, Body, Digest, Experience, Noun, Peer
+from waggle.net.deadline import deadline
+from waggle.net.tasks import Tasks
 from waggle.net.transport import Delivery, Ruling, Transport
 from waggle.swarm.admission import Reason
 from waggle.swarm.batch import pack_batch, unpack_batch
 from waggle.swarm.sampling import Offer
 
+T = TypeVar("T")
+Asked: TypeAlias = dict[bytes, asyncio.Task[list[T]]]
+"""Peers who are being asked."""
 PULL, RECENT = "waggle/pull/1", "waggle/recent/1"
 MAX_IDS = 512
 MAX_BATCH_BYTES = 8 << 20
@@ -48,8 +55,11 @@ class Pull(Noun, frozen=True):
 class Exchange:
     """Offers, announcements and pulls of one node over one transport."""
 
-    def __init__(self, transport: Transport, charter: bytes, share: ShareConfig, events: Events) -> None:
+    def __init__(self, transport: Transport, charter: bytes, share: ShareConfig, events: Events, clock: Clock) -> None:
         self.transport, self._charter, self._share, self._events = transport, charter, share, events
+        self._clock, self._tasks = clock, Tasks()
+        self._greetings: Asked[Delivery] = {}
+        self._pulls: Asked[bytes] = {}
         self.window: OrderedDict[int, tuple[Experience, ...]] = OrderedDict()
         """My own offered rounds, newest last, at most `max_lag` of them."""
         self._offered: dict[bytes, Body] = {}
@@ -123,10 +133,27 @@ class Exchange:
         self._rests_until = {p: until for p, until in self._rests_until.items() if p in neighbours}
         self._failures = Counter({p: self._failures[p] for p in neighbours if self._failures[p]})
         new = [peer for peer in neighbours if peer not in self._greeted and not self._rests(peer)]
-        found = await asyncio.gather(*(self._greet(peer) for peer in new))
+        found = await self._answers(self._greetings, {peer: self._greet(peer) for peer in new})
         self._told.clear()
         pushed = [news for news in self._inbox.drain() if not self._rests(news.sender)]
-        return [news for greeting in found for news in greeting] + pushed
+        return [news for _, greeting in found for news in greeting] + pushed
+
+    async def _answers(
+        self, asked: Asked[T], asking: dict[bytes, Coroutine[Any, Any, list[T]]]
+    ) -> list[tuple[bytes, list[T]]]:
+        """What peers answered: those who are asked now, but who is still being asked, and those asked before."""
+        fresh = []
+        for peer, work in asking.items():
+            if peer in asked:
+                work.close()
+            else:
+                asked[peer] = self._tasks.begin(work)
+                fresh.append(asked[peer])
+        with contextlib.suppress(NetworkError):
+            async with deadline(self._clock, self._share.patience_s, "peers"):
+                await asyncio.gather(*map(asyncio.shield, fresh))
+        done = [peer for peer, task in asked.items() if task.done()]
+        return [(peer, asked.pop(peer).result()) for peer in done]
 
     def _rests(self, peer: bytes) -> bool:
         return self._looks < self._rests_until.get(peer, 0)
@@ -137,6 +164,11 @@ class Exchange:
             return []
         self._greeted.add(peer)
         return [Delivery(peer, data) for data in self._open(peer, reply, MAX_IDS)]
+
+    async def pull_all(self, wishes: Mapping[bytes, Sequence[Offer]]) -> list[tuple[bytes, bytes]]:
+        """Experience of peers, and what came late of what was asked before: who sent it, and its bytes."""
+        replies = await self._answers(self._pulls, {peer: self.pull(peer, some) for peer, some in wishes.items()})
+        return [(peer, data) for peer, reply in replies for data in reply]
 
     async def pull(self, peer: bytes, offers: Sequence[Offer]) -> list[bytes]:
         """The bytes of these experiences, each of the digest that was announced; fewer where there are no more."""
@@ -202,5 +234,8 @@ class Exchange:
         return pack_batch((encode(announce(self._charter, r)) for r in rounds), MAX_BATCH_BYTES)
 
     async def close(self) -> None:
-        """Say goodbye."""
+        """Say goodbye; who is still being asked is no longer."""
+        await self._tasks.cancel()
+        self._greetings.clear()
+        self._pulls.clear()
         await self.transport.close()

@@ -73,7 +73,7 @@ class Node:
         self.heard: OrderedDict[bytes, int] = OrderedDict()
         share = config.share
         self.pool = Pool(share.pool_groups, int(share.pool_mb * 1e6), share.max_lag)
-        self.exchange = Exchange(transport, taskset.digest, share, events)
+        self.exchange = Exchange(transport, taskset.digest, share, events, clock)
         charter, digest = taskset.charter, taskset.digest
         self.view = View(
             charter=charter,

@@ -7,7 +7,6 @@ What can go wrong on the way is data: a question without a verdict is not traine
 is counted, an empty pool means training on one's own. Only our own bugs and a disk that refuses end it.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -192,8 +191,7 @@ async def pull(node: Node, number: int, arrived: Arrived, found: Sequence[Offer]
     wishes: dict[bytes, list[Offer]] = {}
     for offer in chosen:
         wishes.setdefault(offer.source, []).append(offer)
-    replies = await asyncio.gather(*(node.exchange.pull(source, some) for source, some in wishes.items()))
-    return [(source, data) for source, reply in zip(wishes, replies, strict=True) for data in reply]
+    return await node.exchange.pull_all(wishes)
 
 
 def unpacked(node: Node, arrived: Arrived) -> list[tuple[bytes, bytes]]:
