@@ -1,23 +1,33 @@
 """The exchange beside hostile peers: whatever one of them answers or says, the others' work comes in as before."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
 
 import pytest
-import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.node.parts import charter_of, config, keys
+from tests.node.exchanges import (
+    CHARTER,
+    EVE,
+    GOOD,
+    ME,
+    SHARE,
+    UNKNOWN,
+    World,
+    never,
+    offered,
+    replies,
+    sealed,
+)
+from tests.node.parts import config
 from waggle.core.clock import FakeClock
-from waggle.core.codec import digest, encode, pack
+from waggle.core.codec import decode, digest, encode
 from waggle.core.errors import NetworkError
 from waggle.core.events import NoEvents
-from waggle.core.sealing import announce, answers_of, charter_digest, seal
-from waggle.core.types import Body, Completion, Experience, Family, Peer, PolicyRef, Sampling, TaskRef, Text
-from waggle.net.memory import MemoryNetwork, MemoryTransport
+from waggle.core.sealing import announce, answers_of
+from waggle.core.types import Answers, Peer, PolicyRef
+from waggle.net.memory import MemoryNetwork
 from waggle.node.exchange import (
     MAX_ANNOUNCEMENT_BYTES,
     MAX_BATCH_BYTES,
@@ -29,246 +39,6 @@ from waggle.node.exchange import (
     Pull,
 )
 from waggle.swarm.batch import pack_batch, unpack_batch
-from waggle.swarm.sampling import Offer, offers
-
-CHARTER = charter_digest(charter_of([Family("chain_sum", "reasoning-gym", "{}", "0.1.25", "reasoning-gym", 0, "", 6)]))
-ME, GOOD, EVE = keys(3)
-SHARE = config("share.timeout_s=10", "share.max_lag=8").share
-Reply = Callable[[bytes, bytes], Awaitable[bytes]]
-
-
-def sealed(number: int, num: int = 2, created_ms: int = 0) -> list[Experience]:
-    """A round of the good peer."""
-    refs = [TaskRef("chain_sum", b"c" * 32, 5, 0, 10 * number + i) for i in range(num)]
-    completions = tuple(Completion((Text(text),), "stop") for text in ("7", "8"))
-    bodies = [
-        Body(ref, PolicyRef("m", b"w" * 32, 0), Sampling(max_tokens=6), completions, GOOD.id, number) for ref in refs
-    ]
-    return seal(GOOD, CHARTER, number, created_ms or 1000 * number, bodies)
-
-
-def offered(experiences: list[Experience]) -> list[Offer]:
-    return offers(announce(CHARTER, experiences), GOOD.id)
-
-
-UNKNOWN = offered(sealed(99))
-"""Groups that nobody holds."""
-
-
-def replies(data: bytes) -> Reply:
-    async def reply(caller: bytes, body: bytes) -> bytes:
-        return data
-
-    return reply
-
-
-async def raises(caller: bytes, body: bytes) -> bytes:
-    raise RuntimeError("no")
-
-
-async def never(caller: bytes, body: bytes) -> bytes:
-    await asyncio.Event().wait()
-    return b""
-
-
-def bomb(size_bytes: int) -> bytes:
-    """A small frame that declares and holds many zeros."""
-    return pack(bytes(size_bytes))
-
-
-def streamed(size_bytes: int) -> bytes:
-    """A frame that does not say how much it holds."""
-    compressor = zstandard.ZstdCompressor(write_content_size=False).compressobj()
-    return compressor.compress(bytes(size_bytes)) + compressor.flush()
-
-
-HOSTILE = {
-    "garbage": (replies(b"\x00garbage"), "compression"),
-    "nothing in it": (replies(b""), "compression"),
-    "torn frame": (replies(pack_batch([b"x" * 1000], 10_000)[:-3]), "compression"),
-    "something behind the frame": (replies(pack_batch([b"x"], 100) + b"more"), "compression"),
-    "a length beyond the end": (replies(pack(b"\xff\xff\xff\xffabc")), "framing"),
-    "half a length": (replies(pack(b"\x00\x00")), "framing"),
-    "too many items": (replies(pack_batch([b""] * (MAX_IDS + 1), 1 << 20)), "too-many"),
-    "a bomb": (replies(bomb(MAX_BATCH_BYTES + 1)), "too-large"),
-    "a bomb of unknown size": (replies(streamed(64 << 20)), "too-large"),
-    "more than a reply may hold": (replies(bytes(MAX_BATCH_BYTES + 1)), None),
-    "an exception": (raises, None),
-    "no answer": (never, None),
-}
-
-
-class World:
-    """Me and the good peer as exchanges, and Eve as a bare transport, all neighbours."""
-
-    def __init__(self, eve: Reply) -> None:
-        self.clock = FakeClock()
-        self.network = MemoryNetwork(0, self.clock)
-        self.events = NoEvents()
-        self.me = Exchange(self.network.attach(ME.id), CHARTER, SHARE, self.events, self.clock)
-        self.good = Exchange(self.network.attach(GOOD.id), CHARTER, SHARE, NoEvents(), self.clock)
-        self.eve: MemoryTransport = self.network.attach(EVE.id)
-        self.num_asked = 0
-        self.result: Any = None
-
-        async def counted(caller: bytes, body: bytes) -> bytes:
-            self.num_asked += 1
-            return await eve(caller, body)
-
-        self.eve.serve(RECENT, counted)
-        self.eve.serve(PULL, counted)
-
-    async def meet(self) -> None:
-        await self.good.start([])
-        await self.me.start([Peer(GOOD.id, "memory")])
-        await self.eve.start()
-        await self.eve.join([Peer(ME.id, "memory")])
-
-    async def passing(self, waits: Coroutine[Any, Any, Any]) -> float:
-        """Run something while the time passes; how long it took."""
-        started_s = self.clock.now_s()
-        task = asyncio.create_task(waits)
-        for _ in range(100):
-            for _ in range(20):
-                await asyncio.sleep(0)
-            if task.done():
-                self.result = task.result()
-                return self.clock.now_s() - started_s
-            self.clock.advance(1.0)
-        raise AssertionError("it waits for ever")
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_answer_costs_at_most_its_wait(name: str) -> None:
-    reply, reason = HOSTILE[name]
-
-    async def story() -> None:
-        world = World(reply)
-        await world.meet()
-        await world.good.offer(1, sealed(1))
-        took_s = await world.passing(world.me.hear())
-        assert [sender for sender, _ in world.result] == [GOOD.id] * 2  # once greeted, once told
-        assert took_s == (SHARE.patience_s if name == "no answer" else 0)
-        await world.passing(world.clock.sleep(SHARE.timeout_s))
-        assert dict(world.me.refused) == ({reason: 1} if reason else {})
-        assert world.events.counts == {"refused" if reason else "unreachable": 1}
-        await world.passing(world.me.pull(EVE.id, UNKNOWN))
-        assert world.result == []
-        assert world.me.refused[reason or ""] == (2 if reason else 0)
-        took_s = await world.passing(world.me.pull(GOOD.id, offered(sealed(1))))
-        assert (world.result, took_s) == ([encode(e) for e in sealed(1)], 0)
-
-    asyncio.run(story())
-
-
-def test_a_peer_that_never_answers_is_asked_less_and_less_and_greeted_when_it_is_back() -> None:
-    async def story() -> None:
-        awake = False
-
-        async def later(caller: bytes, body: bytes) -> bytes:
-            return pack_batch([encode(announce(CHARTER, sealed(3)))], 1 << 20) if awake else await never(caller, body)
-
-        world = World(later)
-        await world.meet()
-        waits = []
-        for _ in range(64):
-            waits.append(await world.passing(world.me.hear()))
-            await world.passing(world.clock.sleep(SHARE.timeout_s))
-        assert sum(waits) == SHARE.patience_s * world.num_asked
-        assert [number for number, wait in enumerate(waits) if wait] == [0, 2, 6, 14, 30, 62]
-        awake = True
-        for _ in range(64):
-            await world.passing(world.me.hear())
-            if world.result:
-                break
-        assert [sender for sender, _ in world.result] == [EVE.id]
-        asked = world.num_asked
-        await world.passing(world.me.hear())
-        assert world.num_asked == asked  # greeted once
-
-    asyncio.run(story())
-
-
-def test_who_failed_a_pull_is_greeted_again_for_what_was_missed() -> None:
-    async def story() -> None:
-        world = World(replies(pack_batch([encode(announce(CHARTER, sealed(3)))], 1 << 20)))
-        world.eve.serve(PULL, raises)
-        await world.meet()
-        assert len(await world.me.hear()) == 1
-        assert await world.me.pull(EVE.id, UNKNOWN) == []
-        await world.eve.publish(CHARTER, b"told while at rest")
-        assert await world.me.hear() == []
-        assert world.num_asked == 1
-        assert [news.sender for news in await world.me.hear()] == [EVE.id]
-        assert world.num_asked == 2
-
-    asyncio.run(story())
-
-
-def test_silent_peers_are_waited_for_together() -> None:
-    async def story() -> None:
-        world = World(never)
-        await world.meet()
-        for key in keys(7)[3:]:
-            silent = world.network.attach(key.id)
-            silent.serve(RECENT, never)
-            await silent.start()
-            await silent.join([Peer(ME.id, "memory")])
-        assert len(world.me.transport.peers()) == 6
-        assert await world.passing(world.me.hear()) == SHARE.patience_s
-        await world.passing(world.clock.sleep(SHARE.timeout_s))
-        assert world.events.counts["unreachable"] == 5
-
-    asyncio.run(story())
-
-
-def test_what_a_slow_peer_answers_serves_the_next_round() -> None:
-    async def story() -> None:
-        async def slow(caller: bytes, body: bytes) -> bytes:
-            await world.clock.sleep(3)
-            return pack_batch([encode(announce(CHARTER, sealed(3)))], 1 << 20)
-
-        world = World(slow)
-        await world.meet()
-        assert [await world.passing(world.me.hear()) for _ in range(2)] == [SHARE.patience_s, 0]
-        assert world.result == []
-        assert world.num_asked == 1, "asked again while it is being asked"
-        await world.passing(world.clock.sleep(3))
-        assert await world.passing(world.me.hear()) == 0
-        assert [sender for sender, _ in world.result] == [EVE.id]
-
-        await world.good.offer(1, sealed(1))
-
-        async def slowly(caller: bytes, body: bytes) -> bytes:
-            await world.clock.sleep(3)
-            return await world.good._serve_pull(caller, body)
-
-        world.good.transport.serve(PULL, slowly)
-        wishes = {GOOD.id: offered(sealed(1))}
-        assert await world.passing(world.me.pull_all(wishes)) == SHARE.patience_s
-        assert world.result == []
-        await world.passing(world.clock.sleep(3))
-        assert await world.passing(world.me.pull_all({})) == 0
-        assert world.result == [(GOOD.id, encode(one)) for one in sealed(1)]
-        assert await world.passing(world.me.pull_all({})) == 0
-        assert world.result == []
-
-    asyncio.run(story())
-
-
-def test_a_peer_that_rests_is_not_listened_to() -> None:
-    async def story() -> None:
-        world = World(raises)
-        await world.meet()
-        await world.me.hear()
-        await world.eve.publish(CHARTER, b"told while at rest")
-        assert await world.me.hear() == []
-        assert world.num_asked == 1
-        await world.eve.publish(CHARTER, b"told after")
-        assert [news.data for news in await world.me.hear()] == []
-        assert world.num_asked == 2  # asked again, failed again
-
-    asyncio.run(story())
 
 
 @pytest.mark.parametrize(
@@ -434,5 +204,20 @@ def test_nobody_to_join_is_no_error_and_nothing_is_said_before_it_is_started() -
         assert await me.hear() == []
         assert await me.offer(2, sealed(2)) == 0
         await me.close()
+
+    asyncio.run(story())
+
+
+def test_what_is_named_twice_is_given_once_and_of_long_greetings_the_newest_is_read() -> None:
+    async def story() -> None:
+        world = World(replies(pack_batch([b"%d" % n + bytes(60_000) for n in range(8)], 1 << 20)))
+        await world.meet()
+        assert [news.data[:1] for news in await world.me.hear()] == [b"4", b"5", b"6", b"7"]
+        await world.good.offer(1, sealed(1))
+        one, other = (offer.entry.id for offer in offered(sealed(1)))
+        body = encode(Pull(CHARTER, (one, other, one, one)))
+        reply = await world.eve.request(GOOD.id, PULL, body, timeout_s=1)
+        told = [decode(Answers, data).number for data in unpack_batch(reply, MAX_BATCH_BYTES, 10)]
+        assert told == [0, 1]
 
     asyncio.run(story())

@@ -39,6 +39,8 @@ PULL, RECENT = "waggle/pull/1", "waggle/recent/1"
 MAX_IDS = 512
 MAX_BATCH_BYTES = 8 << 20
 MAX_ANNOUNCEMENT_BYTES = 1 << 16
+MAX_GREETING_BYTES = 1 << 18
+"""Of a new neighbour's lists, the newest that are read."""
 MAX_TOLD = 100
 """Announcements of one neighbour that are kept between two looks; a flood ends there."""
 MAX_REST = 6
@@ -63,6 +65,8 @@ class Exchange:
         self.window: OrderedDict[int, tuple[Experience, ...]] = OrderedDict()
         """My own offered rounds, newest last, at most `max_lag` of them."""
         self._offered: dict[bytes, Body] = {}
+        self._recent: tuple[list[tuple[Experience, ...]], bytes] = [], b""
+        """What was answered last of the rounds on offer, and which those were."""
         self._greeted: set[bytes] = set()
         self._told: Counter[bytes] = Counter()
         self._failures: Counter[bytes] = Counter()
@@ -163,7 +167,12 @@ class Exchange:
         if reply is None:
             return []
         self._greeted.add(peer)
-        return [Delivery(peer, data) for data in self._open(peer, reply, MAX_IDS)]
+        lists, room_bytes = deque[bytes](), MAX_GREETING_BYTES
+        for data in reversed(self._open(peer, reply, MAX_IDS)):  # the newest, if they are too many
+            room_bytes -= len(data)
+            if room_bytes >= 0:
+                lists.appendleft(data)
+        return [Delivery(peer, data) for data in lists]
 
     async def pull_all(self, wishes: Mapping[bytes, Sequence[Offer]]) -> list[tuple[bytes, bytes]]:
         """Experience of peers, and what came late of what was asked before: who sent it, and its bytes."""
@@ -226,12 +235,19 @@ class Exchange:
         wanted = decode(Pull, body, max_bytes=64 * MAX_IDS)
         if wanted.charter != self._charter:
             return pack_batch((), MAX_BATCH_BYTES)
-        held = [(number, self._offered.get(i)) for number, i in enumerate(wanted.ids)]
+        places: dict[bytes, int] = {}
+        for number, i in enumerate(wanted.ids):
+            places.setdefault(i, number)  # once, however often it is named
+        held = [(number, self._offered.get(i)) for i, number in places.items()]
         return pack_batch((encode(answers_of(number, body)) for number, body in held if body), MAX_BATCH_BYTES)
 
     async def _serve_recent(self, caller: bytes, body: bytes) -> bytes:
-        rounds = list(self.window.values())[-MAX_IDS:] if body == self._charter else ()
-        return pack_batch((encode(announce(self._charter, r)) for r in rounds), MAX_BATCH_BYTES)
+        rounds = list(self.window.values())[-MAX_IDS:] if body == self._charter else []
+        if rounds and rounds == self._recent[0]:
+            return self._recent[1]
+        reply = pack_batch((encode(announce(self._charter, r)) for r in rounds), MAX_BATCH_BYTES)
+        self._recent = rounds, reply
+        return reply
 
     async def close(self) -> None:
         """Say goodbye; who is still being asked is no longer."""
