@@ -6,6 +6,7 @@ traceback means a bug of ours. Commands import what they need when they run, so 
 
 import errno
 import os
+import re
 import signal
 import sys
 from typing import Any, NoReturn
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from waggle.core.errors import WaggleError
+from waggle.core.errors import WaggleError, printable
 
 ORDER = ("swarm", "join", "new", "status", "pause", "eval", "chat", "pool", "tasks", "config", "key", "doctor")
 """The commands as `--help` lists them: learn together, look, set up."""
@@ -67,8 +68,8 @@ app = typer.Typer(
 
 
 def plain(text: str) -> str:
-    """Text that cannot steer a terminal: what a model or a stranger wrote, without control characters."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+    """What a model or a stranger wrote, line by line, so that it cannot steer a terminal."""
+    return "".join(part if part in "\n\t" else printable(part) for part in re.split(r"([\n\t])", text))
 
 
 def main() -> None:

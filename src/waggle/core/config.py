@@ -190,8 +190,12 @@ class Config(Section):
             raise ValueError("model.endpoint_key has no effect without model.endpoint; set both or neither")
         if self.model.endpoint and not self.model.endpoint.startswith(("http://", "https://")):
             raise ValueError(f"model.endpoint = {self.model.endpoint!r} is no URL; one begins with http:// or https://")
-        if self.model.endpoint and self.model.lora_rank:
-            raise ValueError("model.lora_rank has no effect with model.endpoint; remove one of them")
+        if self.model.endpoint:
+            for field in ("lora_rank", "threads", "memory_gb"):
+                if getattr(self.model, field):
+                    raise ValueError(f"model.{field} has no effect with model.endpoint; remove one of them")
+            if self.learn != LearnConfig():
+                raise ValueError("[learn] has no effect with model.endpoint; remove one of them")
         first, _, last = self.run.hours.partition("-")
         if first and first == last:
             raise ValueError(f"run.hours = {self.run.hours!r} is no time at all; leave it empty for always")

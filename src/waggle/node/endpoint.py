@@ -11,10 +11,12 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, Literal, TypeVar
 
 from waggle.core.codec import digest_bytes
 from waggle.core.config import ModelConfig
@@ -23,6 +25,8 @@ from waggle.core.rng import seed_for
 from waggle.core.types import MAX_TEXT_CHARS, Completion, Group, Sampling, Task, Text
 from waggle.node.learner import Step
 
+T = TypeVar("T")
+R = TypeVar("R")
 AT_ONCE = 8
 ANSWER_S = 120.0
 WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0)
@@ -57,8 +61,7 @@ class EndpointLearner:
         return f"{self.model} at {self._url} answers; this node gives experience and does not learn"
 
     def generate(self, tasks: Sequence[Task], num: int, sampling: Sampling) -> list[list[Completion]]:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            return list(pool.map(lambda task: self._answers(task, num, sampling), tasks))
+        return at_once(lambda task: self._answers(task, num, sampling), tasks)
 
     def _answers(self, task: Task, num: int, sampling: Sampling) -> list[Completion]:
         answers: list[Completion] = []
@@ -111,6 +114,29 @@ class EndpointLearner:
     def save(self, folder: Path) -> None: ...
     def load(self, folder: Path) -> None: ...
     def export(self, folder: Path) -> None: ...
+
+
+def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Do it for a few at a time, in threads that hold up nobody's end: who is interrupted waits for no server."""
+    jobs: SimpleQueue[tuple[T, Future[R]]] = SimpleQueue()
+    futures: list[Future[R]] = [Future() for _ in items]
+    for job in zip(items, futures, strict=True):
+        jobs.put(job)
+
+    def run() -> None:
+        while True:
+            try:
+                item, future = jobs.get_nowait()
+            except Empty:
+                return
+            try:
+                future.set_result(work(item))
+            except BaseException as error:
+                future.set_exception(error)
+
+    for _ in range(min(AT_ONCE, len(items))):
+        Thread(target=run, daemon=True).start()
+    return [future.result() for future in futures]
 
 
 def _completions(reply: Any) -> list[Completion]:

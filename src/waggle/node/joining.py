@@ -13,7 +13,7 @@ from rich.console import Console
 from waggle.core.blob import DiskBlobs
 from waggle.core.clock import SystemClock
 from waggle.core.config import Config
-from waggle.core.errors import ConfigError, IdentityError, NetworkError, TaskError
+from waggle.core.errors import ConfigError, IdentityError, NetworkError, RunError, TaskError
 from waggle.core.files import disk_errors
 from waggle.core.keys import Key, peer_name
 from waggle.core.sealing import charter_digest
@@ -49,12 +49,15 @@ def invitation(ticket: str | None, into: Path | None, again: bool = False) -> In
 
     Raises:
         ConfigError: a ticket that is none, or has expired.
-        RunError: no such folder.
+        RunError: no such folder, or nobody there is online yet.
     """
     if into:
         folders = [RunFolder(folder) for folder in node_folders(into)]
         reachable = [place.address_of(folder) for folder in folders]
-        return Invitation(folders[0].charter(), [peer for peer in reachable if peer])
+        peers = [peer for peer in reachable if peer]
+        if not peers:
+            raise RunError(f"no node of {into} is online yet; try again in a moment")
+        return Invitation(folders[0].charter(), peers)
     if ticket is None:
         return None
     if not ticket.startswith(PREFIX):
