@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from waggle.core.clock import FakeClock
 from waggle.core.errors import NetworkError
 from waggle.core.rng import rng_for
-from waggle.net.frames import MAX_TOLD, Have, Push, Want
+from waggle.net.frames import MAX_TOLD, Have, Push, Said, Want
 from waggle.net.spread import AT_ONCE, LATE_S, WANT_S, WINDOW, Spread
 from waggle.net.transport import Ruling, message_id
 
@@ -29,23 +29,47 @@ def names(num: int) -> list[bytes]:
     return [message_id(TOPIC, b"%d" % number + LARGE) for number in range(num)]
 
 
-def test_a_large_message_is_told_to_a_few_at_once_and_to_the_others_with_the_next_look() -> None:
+def looks(spread: Spread) -> list[tuple[bytes, Said]]:
+    """What many looks say."""
+    return [send for _ in PEERS for send in spread.look(PEERS, ())]
+
+
+def test_a_large_message_is_told_to_a_few_at_once_and_to_the_others_in_turns() -> None:
     spread, _ = made()
     first = list(spread.publish(TOPIC, LARGE, PEERS, to_all=True))
     assert len(first) == AT_ONCE
     assert {said for _, said in first} == {Have((message_id(TOPIC, LARGE),))}
     list(spread.hear(PEERS[7], [message_id(TOPIC, LARGE)]))  # has it from somebody else meanwhile
-    later = list(spread.look(PEERS, ()))
+    later = looks(spread)
     told = [peer for peer, _ in (*first, *later)]
     assert len(told) == len(set(told))
     assert set(told) | {PEERS[7]} == set(PEERS)
-    assert not list(spread.look(PEERS, ()))
+    assert not looks(spread)
+
+
+def test_one_neighbour_a_look_is_told_of_all_that_it_may_lack() -> None:
+    spread, _ = made()
+    for number in range(20):
+        list(spread.publish(TOPIC, b"%d" % number + LARGE, PEERS, to_all=True))
+    says = [list(spread.look(PEERS, ())) for _ in PEERS]
+    assert [len(some) for some in says] == [1] * len(PEERS)
+    assert {peer for some in says for peer, _ in some} == set(PEERS)
+    assert sum(len(said.ids) for some in says for _, said in some) == 20 * (len(PEERS) - AT_ONCE)
+    assert not looks(spread)
+
+
+@pytest.mark.parametrize(("sources", "at_once"), [(1, 3), (2, 2), (3, 1), (4, 1)])
+def test_the_more_have_told_of_a_message_the_fewer_are_told_at_once(sources: int, at_once: int) -> None:
+    spread, _ = made()
+    for peer in PEERS[:sources]:
+        list(spread.hear(peer, [message_id(TOPIC, LARGE)]))
+    assert len(list(spread.receive(PEERS[0], Push(TOPIC, LARGE), PEERS))) == at_once
 
 
 def test_a_message_for_a_few_is_told_to_them_alone() -> None:
     spread, _ = made()
     assert [peer for peer, _ in spread.publish(TOPIC, LARGE, PEERS[:5], to_all=False)] == PEERS[:5]
-    assert not list(spread.look(PEERS, ()))
+    assert not looks(spread)
     assert not list(spread.offers(PEERS[6]))
 
 
@@ -54,7 +78,7 @@ def test_who_told_of_a_message_is_not_told_of_it() -> None:
     name = message_id(TOPIC, LARGE)
     for peer in PEERS[:4]:
         list(spread.hear(peer, [name]))
-    told = list(spread.receive(PEERS[0], Push(TOPIC, LARGE), PEERS)) + list(spread.look(PEERS, ()))
+    told = list(spread.receive(PEERS[0], Push(TOPIC, LARGE), PEERS)) + looks(spread)
     assert {peer for peer, _ in told} == set(PEERS[4:])
 
 

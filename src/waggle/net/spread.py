@@ -1,8 +1,9 @@
 """How a message spreads: read once, ruled on before it is kept or passed on, and carried about once by every uplink.
 
-Up to `EAGER_BYTES` a message is pushed. Of a larger one a few neighbours are told its digest at once and the others a
-moment later, unless they have told of it themselves by then; who lacks it asks one of those who told, for a few
-messages at a time, and turns to the next where one sends neither it nor anything else. Large messages are kept for a
+Up to `EAGER_BYTES` a message is pushed. Of a larger one a few neighbours are told its digest at once, fewer where more
+have told of it already, and the others in turns, each of all that it may lack: digests travel together, and none to
+who has told of it meanwhile. Who lacks a message asks one of those who told, for a few at a time, and turns to the next
+where one sends neither it nor anything else. Large messages are kept for a
 while for who asks and, where they are everybody's to read, offered to new neighbours, the newest first: so late joiners
 and islands that meet find what is fresh. Everything is bounded and forgets its oldest.
 """
@@ -20,7 +21,7 @@ from waggle.net.wire import Rude
 
 EAGER_BYTES = 1024
 AT_ONCE = 3
-"""Neighbours who are told of a large message at once."""
+"""Neighbours who are told of a large message at once, at most; one at least."""
 WINDOW = 8
 """Messages that one neighbour is asked for at a time."""
 WANT_S, LATE_S = 4.0, 60.0
@@ -84,7 +85,7 @@ class Spread:
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._kept_bytes = 0
         self._later: dict[bytes, None] = {}
-        """Messages of which the other neighbours are told with the next look."""
+        """Messages of which neighbours are still to be told."""
 
     def subscribe(self, topic: bytes, validate: Validate) -> Subscription:
         """Messages of a topic from now on."""
@@ -217,13 +218,19 @@ class Spread:
         yield from self._tell(neighbours)
 
     def _tell(self, neighbours: Collection[bytes]) -> Sends:
-        names = [name for name in self._later if name in self._kept]
-        self._later.clear()
-        for peer in neighbours:
-            untold = [name for name in names if peer not in self._kept[name].aware]
-            for name in untold:
+        """Tell the one who may lack most of all that it may lack; the others have their turn with the next looks."""
+        lacks: dict[bytes, list[bytes]] = {}
+        for name in list(self._later):
+            lacking = [peer for peer in neighbours if peer not in self._kept[name].aware] if name in self._kept else []
+            for peer in lacking:
+                lacks.setdefault(peer, []).append(name)
+            if not lacking:
+                del self._later[name]
+        if lacks:
+            peer = max(lacks, key=lambda one: len(lacks[one]))
+            for name in lacks[peer]:
                 self._kept[name].aware.add(peer)
-            yield from ((peer, have) for have in _told(untold))
+            yield from ((peer, have) for have in _told(lacks[peer]))
 
     def asked(self, peer: bytes, names: Sequence[bytes]) -> Sends:
         """Messages that a neighbour wants, as far as they are still here."""
@@ -259,7 +266,7 @@ class Spread:
         self._kept_bytes += len(push.data)
         kept.aware.update(wanted.sources if wanted else ())
         untold = [peer for peer in receivers if peer not in kept.aware]
-        first = some_of(untold, AT_ONCE if offered else 0, self._rng)
+        first = some_of(untold, max(1, AT_ONCE + 1 - max(1, len(kept.aware))) if offered else 0, self._rng)
         kept.aware.update(first)
         if len(first) < len(untold):
             self._later[name] = None
