@@ -1,17 +1,15 @@
 """Hostile peers on the real wire: what they cost honest nodes, what becomes of them, and who is hurt.
 
-    python benchmarks/hostile_wire.py --count 100000 --turns 3 --json hostile_wire.json
+    python benchmarks/hostile_wire.py --turns 3, or --open --only frames --count 100000
 
-Honest nodes are processes that play rounds over iroh, in a network namespace that holds loopback and nothing else;
-where none can be had, nothing runs. The attacker is a process with as many keys as it likes (each on a host of its own
-with `--many`, and for mutated frames), iroh and no manners. Each attack follows a calm stretch. Attackers and nodes
-share the cores, so judged is an honest node's CPU for a round, of which training is `--work` seconds.
+Honest nodes are processes that play rounds over iroh, in a network namespace that holds loopback alone. The attacker is
+a process with as many keys as it likes (each from a host of its own with `--many`), iroh and no manners. With `--open`
+nobody is kept out, so that every frame is read. Attackers and nodes share the cores, so judged is an honest node's CPU.
 
-`cpu`: CPU of a round to that in the calm before, median with extremes over nodes and turns; `wall`: time of a round
-likewise. `train`, `talk`: ms of CPU that the attack adds, a round in the thread that plays them and a second in those
-that talk. `rss`, `left`: MB more than in the calm, at most meanwhile and afterwards. `lost`: rounds that ended without
-an honest neighbour. Below: what nodes counted, and what the attacker was told when it was cut off. Faults are a word in
-a node's log, a node that plays no round, a lost neighbour, and a share of CPU over `--most`.
+`cpu`: CPU of a round, of which `--work` seconds are training, to that in the calm before the attack, median with
+extremes; `wall`: time of a round likewise. `train`, `talk`: ms of CPU more, a round in the thread that plays them, a
+second in those that talk. `rss`, `left`: MB more, at most meanwhile and afterwards. `lost`: rounds without an honest
+neighbour. Faults: a word in a node's log, no round, a lost neighbour, and a share of CPU over `--most`.
 """
 
 import argparse
@@ -40,7 +38,7 @@ from waggle.core.codec import encode
 from waggle.core.config import load
 from waggle.core.events import EventLog
 from waggle.core.types import Completion, Peer, Text
-from waggle.net import frames
+from waggle.net import frames, guard
 from waggle.net.book import Book
 from waggle.net.frames import Ping, Push, Request
 from waggle.net.iroh import IrohWire
@@ -290,8 +288,7 @@ class Swarm:
         attacked_s, victims = time.monotonic(), [node.told[0] for node in nodes]
         counted = name == "frames"
         seconds, count = (self.options.longest, self.options.count) if counted else (self.options.seconds, 1 << 30)
-        many = self.options.many or counted  # else all but the first frames would be kept out unread
-        eve = Child(self.folder / "eve.log", haunt, Eve(name, seconds, count, turn, many), victims)
+        eve = Child(self.folder / "eve.log", haunt, Eve(name, seconds, count, turn, self.options.many), victims)
         self.children.append(eve)
         self.wait(lambda: bool(eve.told) or eve not in self.children, seconds + MEET_S)
         ended_s = time.monotonic()
@@ -385,6 +382,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--most", type=float, default=0.05, help="share of CPU that an attack may cost")
     parser.add_argument("--only", nargs="*", choices=sorted(ATTACKS))
+    parser.add_argument("--open", action="store_true", help="nodes let everybody in, however often and after whatever")
     parser.add_argument("--many", action="store_true", help="each key comes from a host of its own")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -393,6 +391,9 @@ def main() -> int:
     if not loopback_only():
         print("this system gives a process no network of its own, and outside of one nothing is run here")
         return 1
+    if options.open:
+        guard.KNOCKS_AT_ONCE = guard.ALL_KNOCKS_AT_ONCE = 1e9
+        guard.OUT_S = 0.0
     return measure(options)
 
 

@@ -13,6 +13,8 @@ from waggle.net.allowance import Allowance
 
 KNOCKS_PER_S, KNOCKS_AT_ONCE = 1.0, 32.0
 """Connections that a host may open, on average and in a burst."""
+ALL_KNOCKS_PER_S, ALL_KNOCKS_AT_ONCE = 4.0, 64.0
+"""The same for all hosts together: links that are there stay, and a node dials out whatever the crowd at its door."""
 RUDE_KNOCKS, OUT_KNOCKS = 16.0, 4.0
 """What a peer costs its host, in connections, when it is dropped for what it did, and when it comes back too early."""
 MOST_KNOCKS = 60.0
@@ -40,6 +42,7 @@ class Guard:
         self.counts: Counter[str] = Counter()
         """Whom a node dropped or turned away, by reason, with whatever else is counted of its network."""
         self._clock = clock
+        self._knocks = Allowance(ALL_KNOCKS_PER_S, ALL_KNOCKS_AT_ONCE, clock)
         self._hosts: OrderedDict[str, _Host] = OrderedDict()
         self._out: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
         """How often a peer was kept out, and until when."""
@@ -52,7 +55,7 @@ class Guard:
 
     def lets_in(self, host: str) -> bool:
         """Whether a connection from there may come about."""
-        if self._host(host).knocks.take():
+        if self._host(host).knocks.take() and self._knocks.take():
             return True
         self.counts["too-many-knocks"] += 1
         return False
