@@ -29,6 +29,14 @@ def test_a_host_may_knock_in_a_burst_and_then_now_and_again() -> None:
     assert guard.counts["too-many-knocks"] == 3 * 1000 - 2 * KNOCKS_AT_ONCE - 10 * KNOCKS_PER_S
 
 
+def test_all_hosts_together_have_an_allowance() -> None:
+    clock = FakeClock()
+    guard = Guard(clock)
+    assert sum(guard.lets_in(f"host {number}") for number in range(1000)) == module.ALL_KNOCKS_AT_ONCE
+    clock.advance(10)
+    assert sum(guard.lets_in(f"other {number}") for number in range(1000)) == 10 * module.ALL_KNOCKS_PER_S
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
