@@ -33,6 +33,8 @@ def test_a_run_from_beginning_to_end(waggle: Waggle, here: Path) -> None:
     assert waggle("chat", "run", "--message", "letter 3?", "--max-tokens", "4").code == 0
     measured = waggle("eval", "run", "--json", "figures.json")
     assert measured.code == 0
+    assert "held-out questions that were trained on: 0" in measured.out
+    assert waggle("eval", "run", "tiny").sentence.startswith("run is a run; name models of it, e.g. run/node-1/model")
     assert set(json.loads((here / "figures.json").read_text())) == {"before", "node-1", "node-2"}
     again = waggle("swarm", "--resume", "run", "--set", "run.rounds=3")
     assert again.code == 0
@@ -42,6 +44,34 @@ def test_a_run_from_beginning_to_end(waggle: Waggle, here: Path) -> None:
     taken = waggle("swarm", "--run", "run", *sets)
     assert (taken.code, "--resume run" in taken.sentence) == (5, True)
     assert waggle("join", "--resume", "run").sentence.endswith("continue it with: waggle swarm --resume run")
+
+
+@pytest.mark.slow
+def test_models_are_asked_the_same_and_compared(waggle: Waggle, here: Path) -> None:
+    sets = ("--set", "eval.report=8", "--set", "tasks.set=short", "--json", "figures.json")
+    done = waggle("eval", "tiny", "tiny-b", "--answers", "2", "--probe", *sets)
+    assert (done.code, done.err) == (0, "")
+    assert "tiny: held-out questions, 2 answers each, 95 % intervals" in done.out
+    for text in ("tiny-b less tiny, question by question", "pass@2", "one example fewer", "unseen: gcd", "bits a byte"):
+        assert text in done.out
+    told = json.loads((here / "figures.json").read_text())
+    assert set(told) == {"tiny", "tiny-b"}
+    assert set(told["tiny"]) == {"pass@1", "pass@2", "probes", "bits_per_byte"}
+    assert set(told["tiny-b"]) == {*told["tiny"], "against tiny"}
+    assert set(told["tiny"]["pass@1"]) == {"chain_sum", "basic_arithmetic", "needle_haystack", "all"}
+    assert told["tiny"]["bits_per_byte"] > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("tiny", "tiny"), "a model is named twice"),
+        (("tiny", "-k", "2", "--set", "eval.temperature=0"), "--answers above 1 needs eval.temperature above 0"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(waggle: Waggle, arguments: tuple[str, ...], says: str) -> None:
+    done = waggle("eval", *arguments)
+    assert (done.code, says in done.sentence) == (2, True), done.err
 
 
 def fail_in(named: Path | None) -> None:

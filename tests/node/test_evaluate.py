@@ -1,12 +1,13 @@
 """Evaluation: intervals against known numbers, answers that could not be graded left out, equal models equal."""
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
 
 from tests.node.parts import config, scripted_swarm
 from waggle.core.types import Completion, Message, Sampling, Task, TaskRef, Text, Tokens, Verdict
-from waggle.node.evaluate import FamilyScore, Score, evaluate, wilson
+from waggle.node.evaluate import FamilyScore, Outcome, Score, ask, evaluate, scores, wilson
 from waggle.node.node import Node
 from waggle.node.scripted import ScriptedLearner
 from waggle.tasks.families import family
@@ -65,8 +66,7 @@ class Canned:
 
 
 def answers(asked: Sequence[Task], num: int, sampling: Sampling) -> list[list[Completion]]:
-    assert num == 1
-    return [[Completion((Text(task.truth),), "stop", Tokens(b"t" * 32, (1, 2)))] for task in asked]
+    return [[Completion((Text(task.truth),), "stop", Tokens(b"t" * 32, (1, 2)))] * num for task in asked]
 
 
 def test_scores_are_by_family_and_leave_out_what_could_not_be_graded() -> None:
@@ -123,3 +123,22 @@ def test_questions_count_as_often_as_they_are_drawn_and_the_interval_knows_it() 
     assert one.interval == pytest.approx(wilson(2 * 4 / 6, 2))
     assert two == FamilyScore("two", 2, 1.0, 0, 1.0, 2.0)
     assert score.over().rate == pytest.approx((3 * 4 / 6 + 1.0) / 5)
+
+
+@pytest.mark.parametrize(("num", "right"), [(1, 0), (1, 1), (4, 0), (4, 1), (4, 3), (4, 4), (6, 2)])
+def test_pass_at_k_is_the_share_of_choices_that_hold_a_right_answer(num: int, right: int) -> None:
+    rewards = (1.0,) * right + (0.5,) * (num - right)
+    outcome = Outcome(ONE, "x", "", 1, rewards)
+    for k in range(2, num + 1):
+        choices = list(itertools.combinations(rewards, k))
+        expected = sum(1.0 in choice for choice in choices) / len(choices)
+        assert scores([outcome], k)[0].rate == pytest.approx(expected)
+    assert scores([outcome])[0].rate == pytest.approx(sum(rewards) / num)
+
+
+def test_every_question_is_asked_as_often_as_wanted() -> None:
+    outcomes, tokens = ask(answers, Canned(*[1.0, None] * 5), tasks(), LABELS, 2, 1.0)
+    assert [one.rewards for one in outcomes] == [(1.0, None)] * 5
+    assert [one.graded for one in outcomes] == [[1.0]] * 5
+    assert [(score.family, score.rate, score.graded) for score in scores(outcomes)] == [("one", 1, 3), ("two", 1, 2)]
+    assert tokens == 20

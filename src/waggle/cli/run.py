@@ -201,19 +201,30 @@ def join(
 
 @app.command("eval")
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A run folder, a model folder, a .gguf file, or a model's name.")],
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL", help="A run folder; or model folders, .gguf files, names of models."),
+    ],
     config_file: ConfigFile = None,
     sets: Sets = None,
+    answers: Annotated[
+        int, typer.Option("--answers", "-k", min=1, max=64, help="Answers to each question; above 1 shows pass@k, too.")
+    ] = 1,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Also ask otherwise, ask of other families, and predict plain text.")
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures here.", show_default=False)
     ] = None,
 ) -> None:
-    """Measure a model on held-out questions.
+    """Measure models on held-out questions.
 
-    Prints its share of right answers with 95 % intervals; of a run, before and after.
+    Prints their share of right answers with 95 % intervals; of several models, how much better each is than the first
+    on the same questions; of a run, before and after.
     """
     from rich.console import Console
 
     from waggle.node import asking
 
-    asking.evaluate_command(Console(markup=False, soft_wrap=True), model, load(config_file, sets or []), json_file)
+    console, config = Console(markup=False, soft_wrap=True), load(config_file, sets or [])
+    asking.evaluate_command(console, models, config, answers, probe, json_file)

@@ -1,60 +1,141 @@
-"""`waggle eval`: what a model or a run can do on held-out questions, before and after.
+"""`waggle eval`: what models or a run can do on held-out questions.
 
-A model is asked the report questions of a charter: that of the run it came from, or one founded on the
-configuration. A run folder's figures are those of each node's exported model beside the baseline that was
-measured before its first round.
+Models are asked the report questions of a charter that is founded on the configuration, all of them the same ones, and
+each is compared with the first, question by question. A run folder's figures are those of each node's exported model
+beside the baseline that was measured before its first round.
 """
 
 import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from waggle.core.codec import encode
 from waggle.core.config import Config
-from waggle.core.errors import ModelError
+from waggle.core.errors import ConfigError, ModelError
 from waggle.core.events import json_line
 from waggle.core.files import write_atomic
-from waggle.core.types import Charter
-from waggle.node import build
-from waggle.node.evaluate import Score, evaluate
+from waggle.core.types import Charter, Task
+from waggle.node import build, probes
+from waggle.node.comparison import compare
+from waggle.node.evaluate import FamilyScore, Outcome, Score, ask, scores
 from waggle.node.runfolder import RunFolder, node_folders, read_noun
-from waggle.node.view import score_table, shown
+from waggle.node.state import Snapshot
+from waggle.node.view import comparison_table, model_table, probe_table, score_table
 from waggle.policy.load import load
+from waggle.policy.policy import Policy
 from waggle.policy.sampler import generate
+from waggle.swarm.charter import new_charter
 from waggle.tasks.grade import Graders
 from waggle.tasks.taskset import Taskset
 
+PROBED = 100
+"""Questions that are put otherwise."""
+Told = dict[str, Any]
 
-def evaluate_command(console: Console, model: str, config: Config, json_file: Path | None) -> None:
+
+def evaluate_command(
+    console: Console, models: Sequence[str], config: Config, answers: int, probe: bool, json_file: Path | None
+) -> None:
     """Ask, print, and write the figures where wanted.
+
+    Args:
+        answers: how many to each question.
+        probe: whether to look for costs elsewhere, see `probes.py`.
 
     Raises:
         WaggleError: a model, run or setting that cannot be used.
     """
-    scores = _of_run(console, Path(model)) if (Path(model) / "run.json").exists() else _of_model(console, model, config)
+    runs = [model for model in models if (Path(model) / "run.json").exists()]
+    if answers > 1 and not config.eval.temperature:
+        raise ConfigError("--answers above 1 needs eval.temperature above 0: greedy answers are all the same")
+    if runs and (len(models) > 1 or answers > 1 or probe):
+        raise ConfigError(f"{runs[0]} is a run; name models of it, e.g. {Path(runs[0]) / 'node-1' / 'model'}")
+    if len(set(models)) < len(models):
+        raise ConfigError("a model is named twice; equal models answer equally")
+    told = _of_run(console, Path(runs[0])) if runs else _of_models(console, models, config, answers, probe)
     if json_file:
-        write_atomic(json_file, json_line({name: figures(score) for name, score in scores.items()}).encode())
+        write_atomic(json_file, json_line(told).encode())
 
 
-def _of_model(console: Console, model: str, config: Config) -> dict[str, Score]:
-    key = build.local_key(config.run.seed, 0)
+class Exam:
+    """The questions of a charter. Example: `Exam(charter, config, files).report(policy, answers=4)`.
+
+    Args:
+        files: the folder of task files.
+    """
+
+    def __init__(self, charter: Charter, config: Config, files: Path | None = None) -> None:
+        self.taskset, self._config = Taskset(charter, files), config
+
+    def tasks(self, count: int = 0) -> list[Task]:
+        """Distinct questions that only report; as many as are configured by default."""
+        return self.taskset.heldout("report", count or self._config.eval.report, self._config.tasks.families)
+
+    def report(self, policy: Policy, answers: int = 1) -> tuple[list[Outcome], int]:
+        """Ask them all, each counted as often as it is drawn; what came of it, and the tokens it took."""
+        count, families = self._config.eval.report, self._config.tasks.families
+        return self.ask(policy, self.tasks(), answers, self.taskset.frequencies("report", count, families))
+
+    def ask(
+        self, policy: Policy, tasks: Sequence[Task], answers: int = 1, times: Sequence[int] = ()
+    ) -> tuple[list[Outcome], int]:
+        """Ask some questions; see `ask`."""
+        names = {digest: family.label for digest, family in self.taskset.families.items()}
+        functions, temperature = bool(self._config.tasks.file), self._config.eval.temperature
+        with Graders(self.taskset.charter.families, functions=functions) as graders:
+            return ask(partial(generate, policy), graders, tasks, names, answers, temperature, times)
+
+
+def _of_models(console: Console, models: Sequence[str], config: Config, answers: int, probe: bool) -> Told:
+    told: Told = {}
+    first: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder:
-        charter = build.found_charter(config, key, "evaluation", Path(folder))
-        score = ask_model(model, charter, config, Path(folder))
-    table = Table(title=f"{model}: own answers to held-out questions (pass@1, 95 % interval)")
-    for title in ("family", "questions", "right"):
-        table.add_column(title, justify="left" if title == "family" else "right")
-    for family in (*score.families, score.over()):
-        table.add_row(family.family, str(family.asked), shown(family))
-    console.print(table)
-    return {"model": score}
+        charter = build.found_charter(config, build.local_key(config.run.seed, 0), "evaluation", Path(folder))
+        exam = Exam(charter, config, Path(folder))
+        for model in models:
+            policy = _load(model, config)
+            outcomes, _ = exam.report(policy, answers)
+            said = told[model] = {"pass@1": figures(scores(outcomes))}
+            if answers > 1:
+                said[f"pass@{answers}"] = figures(scores(outcomes, answers))
+            console.print(model_table(model, outcomes, answers))
+            if first:
+                compared = compare(first, outcomes)
+                said[f"against {models[0]}"] = {one.family: list(one[2:]) for one in compared}
+                console.print(comparison_table(model, models[0], compared))
+            first = first or outcomes
+            if probe:
+                said |= _probed(console, policy, exam, config)
+            del policy  # before the next one is loaded
+    return told
 
 
-def _of_run(console: Console, path: Path) -> dict[str, Score]:
+def _load(model: str, config: Config) -> Policy:
+    build.set_threads(config)
+    return load(model, device=config.model.device, precision=config.model.precision, seed=config.run.seed)
+
+
+def _probed(console: Console, policy: Policy, exam: Exam, config: Config) -> Told:
+    """What a model does elsewhere, beside what it does on some of its own questions."""
+    some = exam.tasks(min(PROBED, config.eval.report))
+    put = {"as they are": some} | {how: [probes.perturbed(task, how) for task in some] for how in probes.PERTURBED}
+    rows = {name: Score(0, scores(exam.ask(policy, tasks)[0]), 0).over() for name, tasks in put.items()}
+    unseen = probes.unseen_families(exam.taskset.charter)
+    if unseen:
+        charter = new_charter(build.local_key(config.run.seed, 0), "unseen", unseen, created_ms=0)
+        other = Exam(charter, config.model_copy(update={"tasks": config.tasks.model_copy(update={"families": ()})}))
+        asked = other.ask(policy, other.tasks(probes.UNSEEN * len(unseen)))[0]
+        rows |= {f"unseen: {one.family}": one for one in scores(asked)}
+    bits = probes.bits_per_byte(policy, probes.prose())
+    console.print(probe_table(rows, bits))
+    return {"probes": {name: _figures(row) for name, row in rows.items()}, "bits_per_byte": bits}
+
+
+def _of_run(console: Console, path: Path) -> Told:
     folders = [RunFolder(folder) for folder in node_folders(path)]
     config, charter = folders[0].config(), folders[0].charter()
     trained = [folder for folder in folders if folder.model.exists()]
@@ -64,27 +145,28 @@ def _of_run(console: Console, path: Path) -> dict[str, Score]:
     if not file.exists():
         write_atomic(file, encode(ask_model(config.model.name, charter, config, path / build.FILES)))
     before = read_noun(Score, file)
-    rows: list[tuple[str, Score]] = []
-    for folder in trained:
-        score = ask_model(str(folder.model), charter, config, path / build.FILES)
-        rows.append((folder.path.name, score))
+    rows = [(f.path.name, ask_model(str(f.model), charter, config, path / build.FILES)) for f in trained]
     console.print(score_table(before, rows, build.labels(charter)))
-    return {"before": before, **dict(rows)}
+    console.print(f"held-out questions that were trained on: {sum(map(overlap, folders))}")
+    return {name: figures(score.families) for name, score in (("before", before), *rows)}
+
+
+def overlap(folder: RunFolder) -> int:
+    """Held-out questions that a node has trained on, which are none."""
+    newest = folder.newest_checkpoint()
+    return int(read_noun(Snapshot, newest / "state.bin").state.totals.get("overlap", 0)) if newest else 0
 
 
 def ask_model(model: str, charter: Charter, config: Config, files: Path) -> Score:
     """A model's own answers to the report questions of a charter."""
-    build.set_threads(config)
-    policy = load(model, device=config.model.device, precision=config.model.precision, seed=config.run.seed)
-    taskset = Taskset(charter, files)
-    count, families = config.eval.report, config.tasks.families
-    tasks, times = taskset.heldout("report", count, families), taskset.frequencies("report", count, families)
-    names = {digest: family.label for digest, family in taskset.families.items()}
-    with Graders(charter.families, functions=bool(config.tasks.file)) as graders:
-        return evaluate(partial(generate, policy), graders, tasks, names, 0, config.eval.temperature, times)
+    outcomes, tokens = Exam(charter, config, files).report(_load(model, config))
+    return Score(0, scores(outcomes), tokens)
 
 
-def figures(score: Score) -> dict[str, Sequence[object]]:
-    """Right answers, questions, rate and interval of each family, for JSON."""
-    families = (*score.families, score.over())
-    return {f.family: [f.correct, f.asked, f.rate, *f.interval] for f in families}
+def figures(families: tuple[FamilyScore, ...]) -> dict[str, list[float]]:
+    """Right answers, questions, rate and interval of each family and of all, for JSON."""
+    return {one.family: _figures(one) for one in (*families, Score(0, families, 0).over())}
+
+
+def _figures(one: FamilyScore) -> list[float]:
+    return [one.correct, one.asked, one.rate, *one.interval]

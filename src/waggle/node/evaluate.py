@@ -10,7 +10,7 @@ Intervals are Wilson score intervals (Wilson 1927), 95 %: they stay inside [0, 1
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from waggle.core.rng import seed_for
 from waggle.core.types import Completion, Noun, Sampling, Task, Verdict
@@ -26,6 +26,25 @@ class Grades(Protocol):
     def grade(self, items: Sequence[tuple[Task, str]]) -> list[Verdict]:
         """A verdict for every (task, answer)."""
         ...
+
+
+class Outcome(NamedTuple):
+    """What came of one question: the rewards of its answers, none where one could not be graded.
+
+    Example: `Outcome(b"..32..", "chain_sum", "7", 1, (1.0, 0.0, None))`.
+    """
+
+    question: bytes
+    family: str
+    truth: str
+    times: int
+    """How often it counts."""
+    rewards: tuple[float | None, ...]
+
+    @property
+    def graded(self) -> list[float]:
+        """Rewards of the answers that could be graded."""
+        return [reward for reward in self.rewards if reward is not None]
 
 
 class FamilyScore(Noun, frozen=True):
@@ -101,33 +120,64 @@ def evaluate(
     temperature: float,
     times: Sequence[int] = (),
 ) -> Score:
-    """Ask every question once and grade the answers.
+    """Ask every question once and grade the answers; see `ask`."""
+    outcomes, tokens = ask(generate, grader, tasks, labels, 1, temperature, times)
+    return Score(number, scores(outcomes), tokens)
+
+
+def ask(
+    generate: Generate,
+    grader: Grades,
+    tasks: Sequence[Task],
+    labels: dict[bytes, str],
+    num: int,
+    temperature: float,
+    times: Sequence[int] = (),
+) -> tuple[list[Outcome], int]:
+    """Ask every question `num` times and grade the answers. Returns what came of each, and the tokens it took.
 
     Args:
         tasks: distinct held-out questions.
         labels: family digest to the name people see.
-        number: the node's round, for the record.
         temperature: of the answers; 0 is greedy.
         times: how often each question counts; once each where left out.
     """
     sampling = Sampling(temperature=temperature, max_tokens=65536, seed=seed_for("evaluate"))
-    answers = [rows[0] for rows in generate(tasks, 1, sampling)]
-    verdicts = grader.grade([(task, answer.text) for task, answer in zip(tasks, answers, strict=True)])
-    asked = list(zip(tasks, verdicts, times or [1] * len(tasks), strict=True))
-    families = []
-    for label in dict.fromkeys(labels[task.ref.config] for task in tasks):
-        mine = [(task, verdict.reward, count) for task, verdict, count in asked if labels[task.ref.config] == label]
-        families.append(_family_score(label, mine))
-    return Score(number, tuple(families), sum(len(a.tokens.ids) for a in answers if a.tokens))
+    answers = generate(tasks, num, sampling)
+    asked = [(task, answer.text) for task, rows in zip(tasks, answers, strict=True) for answer in rows]
+    rewards = iter([verdict.reward for verdict in grader.grade(asked)])
+    outcomes = [
+        Outcome(task.question, labels[task.ref.config], task.truth, count, tuple(next(rewards) for _ in range(num)))
+        for task, count in zip(tasks, times or [1] * len(tasks), strict=True)
+    ]
+    return outcomes, sum(len(answer.tokens.ids) for rows in answers for answer in rows if answer.tokens)
 
 
-def _family_score(label: str, asked: Sequence[tuple[Task, float | None, int]]) -> FamilyScore:
-    graded = [(reward, count) for _, reward, count in asked if reward is not None]
-    scale = len(graded) / max(1, sum(count for _, count in graded))
+def scores(outcomes: Sequence[Outcome], k: int = 1) -> tuple[FamilyScore, ...]:
+    """pass@k of every family, in the order in which they come; pass@1 is the mean reward.
+
+    pass@k is the chance that one of k answers is right, without bias from n >= k of them (Chen et al. 2021, eq. 1).
+    Where questions were answered several times the interval, for so many questions, is a little too wide.
+    """
+    families = dict.fromkeys(outcome.family for outcome in outcomes)
+    return tuple(_family_score(name, [one for one in outcomes if one.family == name], k) for name in families)
+
+
+def _family_score(label: str, asked: Sequence[Outcome], k: int) -> FamilyScore:
+    graded = [(_value(one.graded, k), one.times) for one in asked if one.graded]
+    scale = len(graded) / max(1, sum(times for _, times in graded))
     truths: Counter[str] = Counter()
-    for task, _, count in asked:
-        truths[task.truth] += count
+    for one in asked:
+        truths[one.truth] += one.times
     commonest = max(truths.values()) / sum(truths.values()) * len(graded)
-    correct = sum(scale * count * reward for reward, count in graded)
-    squares = sum((scale * count) ** 2 for _, count in graded)
+    correct = sum(scale * times * value for value, times in graded)
+    squares = sum((scale * times) ** 2 for _, times in graded)
     return FamilyScore(label, len(asked), correct, len(asked) - len(graded), commonest, squares)
+
+
+def _value(rewards: Sequence[float], k: int) -> float:
+    """What one question counts: its mean reward, or for k > 1 the chance of a right answer among k of these."""
+    if k == 1:
+        return sum(rewards) / len(rewards)
+    num, wrong = len(rewards), sum(reward < 1 for reward in rewards)
+    return 1.0 - math.comb(wrong, min(k, num)) / math.comb(num, min(k, num))

@@ -25,13 +25,12 @@ from waggle.core.files import write_atomic
 from waggle.core.keys import Key
 from waggle.core.types import Charter, Peer
 from waggle.node import build, hive
-from waggle.node.asking import ask_model
+from waggle.node.asking import ask_model, overlap
 from waggle.node.evaluate import Score
 from waggle.node.hive import Hive
 from waggle.node.place import keep_bootstrap
 from waggle.node.runfolder import RunFolder, describe, migrate, node_folders, read_noun
 from waggle.node.session import interruptible, prepare
-from waggle.node.state import Snapshot
 from waggle.node.view import View, score_table
 
 P = ParamSpec("P")
@@ -222,13 +221,7 @@ def _summary(
         write_atomic(path / f"after-{folder.path.name}.bin", encode(score))
         rows.append((folder.path.name, score))
     console.print(score_table(before, rows, build.labels(charter)))
-    console.print(f"held-out questions that were trained on: {sum(map(_overlap, folders))}")
+    console.print(f"held-out questions that were trained on: {sum(map(overlap, folders))}")
     for folder in trained:
         console.print(f"{folder.path.name}: {folder.model}", highlight=False)
     console.print(f"talk to one: waggle chat {trained[0].model}", highlight=False)
-
-
-def _overlap(folder: RunFolder) -> int:
-    """Held-out questions that a node has trained on, which are none."""
-    newest = folder.newest_checkpoint()
-    return int(read_noun(Snapshot, newest / "state.bin").state.totals.get("overlap", 0)) if newest else 0

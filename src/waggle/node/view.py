@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from waggle.core.config import Config
-from waggle.node.evaluate import FamilyScore, Score
+from waggle.node.comparison import Comparison
+from waggle.node.evaluate import FamilyScore, Outcome, Score, scores
 from waggle.node.runfolder import RunFolder
 from waggle.node.status import NodeStatus, Watch, spark
 
@@ -115,6 +116,40 @@ def score_table(before: Score, after: Sequence[tuple[str, Score]], short: Sequen
         for old, new in zip(before.families, score.families, strict=True):
             table.add_row("", new.family, _constant(new), shown(old), shown(new))
         table.add_section()
+    return table
+
+
+def model_table(model: str, outcomes: Sequence[Outcome], answers: int) -> Table:
+    """What a model can do."""
+    asked = f"{answers} answers each" if answers > 1 else "one answer each"
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{model}: held-out questions, {asked}, 95 % intervals")
+    for title in ("family", "asked", "pass@1", *([f"pass@{answers}"] if answers > 1 else [])):
+        table.add_column(title, justify="left" if title == "family" else "right", overflow="fold")
+    ones, many = (Score(0, scores(outcomes, k), 0) for k in (1, answers))
+    for one, best in zip((*ones.families, ones.over()), (*many.families, many.over()), strict=True):
+        table.add_row(one.family, str(one.asked), shown(one), *([shown(best)] if answers > 1 else []))
+    return table
+
+
+def comparison_table(model: str, first: str, compared: Sequence[Comparison]) -> Table:
+    """How much more than the first a model can do, on the same questions."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{model} less {first}, question by question, 95 % intervals")
+    for title in ("family", "asked", "difference", "better", "worse"):
+        table.add_column(title, justify="left" if title == "family" else "right", overflow="fold")
+    for one in compared:
+        gain = f"{one.difference:+.2f} [{one.low:+.2f}, {one.high:+.2f}]"
+        table.add_row(one.family, str(one.asked), gain, str(one.better), str(one.worse))
+    return table
+
+
+def probe_table(rows: dict[str, FamilyScore], bits_per_byte: float) -> Table:
+    """What a model does elsewhere."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title="the same questions put otherwise, and other families")
+    table.caption = f"plain text: {bits_per_byte:.3f} bits a byte (less is better)"
+    for title in ("what", "asked", "right"):
+        table.add_column(title, justify="left" if title == "what" else "right")
+    for name, score in rows.items():
+        table.add_row(name, str(score.asked), shown(score))
     return table
 
 
