@@ -163,7 +163,7 @@ class Player:
         if self.process and (code := self.process.poll()) is not None:
             self.process = None
             self.faults.append(f"{self.name} ended by itself with code {code}: {self.words()}")
-        events = self._tails[1].new()  # first: a round's line is in the other file by then
+        events = list(self._tails[1].new())  # first: a round's line is in the other file by then
         self._lines.update((line["round"], line) for line in self._tails[0].new())
         self.events += events
         for event in events:

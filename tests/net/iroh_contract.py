@@ -33,8 +33,8 @@ from waggle.net.transport import Ruling, Transport
 from waggle.net.wire import MAX_REQUEST_BYTES, Reply
 
 NO_NAMESPACE = 3
-QUIET_S = 0.15
-"""The network is settled when nothing was counted for so long."""
+QUIET_S = 0.6
+"""The network is settled when nothing was counted for so long: neighbours are told of messages every half second."""
 
 
 class Real:
@@ -219,7 +219,46 @@ async def who_asks_too_much_is_cut_off_and_kept_out(net: Net) -> None:
     assert not victim.peers()
 
 
+async def a_port_can_be_taken_again_though_a_link_was_open(net: Net) -> None:
+    (victim,) = await net.nodes(1)
+    wire = net.wires[victim.id]  # type: ignore[attr-defined]
+    async with stranger(victim):
+        while not wire._live:
+            await asyncio.sleep(0.01)
+        before = wire.wire_bytes()
+        wire._bind = tuple(wire.address().split(","))
+        await victim.close()
+        assert wire.wire_bytes() >= before > 0
+        assert (await victim.start()).address == ",".join(wire._bind)
+
+
+async def requests_end_with_their_link(net: Net) -> None:
+    (victim,) = await net.nodes(1)
+    wire = net.wires[victim.id]  # type: ignore[attr-defined]
+    async with stranger(victim) as link:
+        streams = [await link._connection.open_bi() for _ in range(20)]
+        for stream in streams:
+            await stream.send().write_all(b"R")
+        while not (here := next(iter(wire._live), None)) or here.num_asked < 20:
+            await asyncio.sleep(0.01)
+    while here.num_asked:
+        await asyncio.sleep(0.01)
+
+
+async def a_peer_is_where_it_is_and_not_where_it_says(net: Net) -> None:
+    (victim,) = await net.nodes(1)
+    wire = IrohWire(Key.generate(), ("127.0.0.1:0",))
+    me = await victim.start()
+    await wire.open(lambda link: None, lambda caller, body: asyncio.sleep(0, Reply(False, b"")))
+    link = await wire.dial(Peer(me.id, f"192.0.2.9:1,{me.address}"))
+    assert link.origin == "127.0.0.1"
+    await wire.close()
+
+
 REAL = [
+    a_port_can_be_taken_again_though_a_link_was_open,
+    requests_end_with_their_link,
+    a_peer_is_where_it_is_and_not_where_it_says,
     who_asks_too_much_is_cut_off_and_kept_out,
     a_caller_who_is_busy_keeps_nobody_waiting,
     a_peer_dials_back_where_nobody_has_talked,

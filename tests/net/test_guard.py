@@ -1,5 +1,7 @@
 """What strangers may cost: connections and requests of a host, and peers that were dropped for what they did."""
 
+import asyncio
+
 import pytest
 
 from tests.net.overlays import EVE, World, play
@@ -10,6 +12,7 @@ from waggle.core.keys import Key
 from waggle.core.types import Peer
 from waggle.net import guard as module
 from waggle.net.guard import KNOCKS_AT_ONCE, KNOCKS_PER_S, OUT_S, REQUESTS_AT_ONCE, REQUESTS_PER_S, Guard
+from waggle.net.wire import Link
 
 HOST = "192.0.2.7"
 
@@ -124,5 +127,73 @@ def test_a_crowd_that_says_nothing_is_cut_off_and_counted() -> None:
         await world.pass_s(0.5)
         assert nodes[0].peers() == [nodes[1].id]
         assert refusals(nodes[0]) == 50 - 32
+
+    play(story)
+
+
+def test_requests_beyond_what_a_host_may_owe_do_not_count() -> None:
+    guard = Guard(FakeClock())
+    waits = [guard.request_wait_s(HOST) for _ in range(1000)]
+    assert max(waits) == module.MAX_DEBT_S
+    assert waits.count(-1.0) == 1000 - REQUESTS_AT_ONCE - module.MAX_DEBT_S * REQUESTS_PER_S
+
+
+def test_who_was_good_for_long_is_forgiven() -> None:
+    clock = FakeClock()
+    guard = Guard(clock)
+    for _ in range(5):
+        guard.blame(EVE.id, HOST, "flood")
+    clock.advance(3 * module.MAX_OUT_S)
+    guard.blame(EVE.id, HOST, "flood")
+    assert guard.out_s(EVE.id) == OUT_S
+
+
+def test_spoofed_hosts_do_not_use_up_what_all_have() -> None:
+    guard = Guard(FakeClock())
+    proven = [guard.trusts(f"host {number}") for number in range(100) if guard.lets_in(f"host {number}")]
+    assert proven.count(True) <= module.ALL_KNOCKS_AT_ONCE / 2
+
+
+def test_who_was_rude_is_not_dialled_either() -> None:
+    async def story(world: World) -> None:
+        (node,) = await world.add(1)
+        link, _ = await world.hello(node)
+        await world.pass_s(6)  # no new neighbour any more
+        assert node.peers() == [EVE.id]
+        await link.send([b"junk"])
+        dialled: list[bytes] = []
+        wire, dial = world.wire(node), world.wire(node).dial
+
+        async def noted(peer: Peer) -> Link:
+            dialled.append(peer.id)
+            return await dial(peer)
+
+        wire.dial = noted  # type: ignore[method-assign,assignment]
+        await world.pass_s(OUT_S / 2)
+        assert (node.peers(), dialled) == ([], [])
+        await world.pass_s(OUT_S)
+        assert EVE.id in dialled
+
+    play(story)
+
+
+def test_who_goes_offline_meets_nobody_meanwhile() -> None:
+    async def story(world: World) -> None:
+        nodes = await world.add(4)
+        slow = nodes[0]._neighbours[nodes[1].id].link
+
+        async def never(frames: object) -> None:
+            await asyncio.Event().wait()
+
+        slow.send = never  # type: ignore[method-assign,assignment]
+        closing = asyncio.create_task(nodes[0].close())
+        await world.pass_s(2)
+        await closing
+        assert all(not other._wire.guard.kept_out() for other in nodes[1:])
+        assert all("no-frame" not in other.counts for other in nodes[1:])
+        assert nodes[0].peers() == []
+        await nodes[0].start()
+        await nodes[0].join([Peer(nodes[1].id, "memory")])
+        assert nodes[0].peers()
 
     play(story)

@@ -225,7 +225,7 @@ def test_a_disk_that_refuses_the_book_stops_nothing(tmp_path: Path) -> None:
         await node.start()
         await node.join([Peer(nodes[0].id, "memory")])
         await world.pass_s(2 * GOSSIP_S + 5)
-        assert node.counts["unsaved"] >= 2
+        assert node.book.counts["unsaved"] >= 2
         assert len(node.peers()) == 2
         world.nodes.append(node)
 

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Meta
 
 from waggle.core.codec import decode, encode
-from waggle.core.errors import DecodeError
+from waggle.core.errors import DecodeError, RunError
 from waggle.core.files import write_atomic
 from waggle.core.keys import Key, verify
 from waggle.core.types import Count, Noun, Peer, PeerId, Signature
@@ -142,6 +142,13 @@ class Book:
         """
         if self._file is not None:
             write_atomic(self._file, encode(_Page(tuple(self._records.values()))))
+
+    def keep(self) -> None:
+        """Save it; a disk that refuses costs a later start its addresses and nothing now, and is counted."""
+        try:
+            self.save()
+        except RunError:
+            self.counts["unsaved"] += 1
 
     def load(self, now_ms: int, rng: np.random.Generator) -> None:
         """Read the file, if there is one; what does not hold any more is left out. A damaged file is an empty book."""

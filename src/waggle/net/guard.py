@@ -21,8 +21,10 @@ MOST_KNOCKS = 60.0
 """A host is kept waiting for no more than this."""
 REQUESTS_PER_S, REQUESTS_AT_ONCE = 20.0, 100.0
 """Requests of a host that are answered, on average and in a burst; others wait."""
+MAX_DEBT_S = 10.0
+"""How long a request may have to wait; others are not answered."""
 OUT_S, MAX_OUT_S = 60.0, 3600.0
-"""How long a peer is kept out the first time, and at most."""
+"""How long a peer is kept out the first time, and at most; after so long without fault it is forgiven."""
 _REMEMBERED = 1024
 
 
@@ -51,33 +53,45 @@ class Guard:
         """Whether a connection from there need not prove first that it comes from there, so that nobody can use up
         the allowance of somebody else's host.
         """
-        return self._host(host).knocks.left > KNOCKS_AT_ONCE / 2
+        known = self._hosts.get(_customer(host))
+        left = known.knocks.left if known else KNOCKS_AT_ONCE
+        return left > KNOCKS_AT_ONCE / 2 and self._knocks.left > ALL_KNOCKS_AT_ONCE / 2
 
     def lets_in(self, host: str) -> bool:
         """Whether a connection from there may come about."""
-        if self._host(host).knocks.take() and self._knocks.take():
-            return True
+        knocks = self._host(host).knocks
+        if knocks.left >= 1 and self._knocks.take():
+            return knocks.take()
         self.counts["too-many-knocks"] += 1
         return False
 
     def request_wait_s(self, host: str) -> float:
-        """Count a request from there. Returns how long it has to wait."""
-        return self._host(host).requests.charge(1.0)
+        """Count a request from there. Returns how long it has to wait; -1, without counting, if that is too long."""
+        requests = self._host(host).requests
+        return requests.charge(1.0) if requests.left > -MAX_DEBT_S * REQUESTS_PER_S else -1.0
 
     def blame(self, peer: bytes, host: str, reason: str) -> None:
         """Count what a peer did, and keep it out for a while."""
         self.counts[reason] += 1
-        times = self._out.pop(peer, (0, 0.0))[0] + 1
-        until_s = self._clock.passed_s() + min(MAX_OUT_S, OUT_S * 2 ** min(times - 1, 10))
-        self._out[peer] = times, until_s
+        now_s = self._clock.passed_s()
+        times, before_s = self._out.pop(peer, (0, 0.0))
+        times = 1 if now_s - before_s > MAX_OUT_S else times + 1
+        self._out[peer] = times, now_s + min(MAX_OUT_S, OUT_S * 2 ** min(times - 1, 10))
         if len(self._out) > _REMEMBERED:
             self._out.popitem(last=False)
         self._charge(host, RUDE_KNOCKS)
 
+    def out_s(self, peer: bytes) -> float:
+        """For how many seconds a peer is still kept out; 0 where it is welcome."""
+        return max(0.0, self._out.get(peer, (0, 0.0))[1] - self._clock.passed_s())
+
+    def kept_out(self) -> set[bytes]:
+        """Peers that are kept out now, and are not to be dialled either."""
+        return {peer for peer in self._out if self.out_s(peer)}
+
     def keeps_out(self, peer: bytes, host: str) -> float:
-        """For how many seconds a peer who came in from there is still kept out; 0 where it is welcome."""
-        left_s = max(0.0, self._out.get(peer, (0, 0.0))[1] - self._clock.passed_s())
-        if left_s:
+        """The same, of one that has come in from there in spite of it, which its host pays for."""
+        if left_s := self.out_s(peer):
             self.counts["kept-out"] += 1
             self._charge(host, OUT_KNOCKS)
         return left_s

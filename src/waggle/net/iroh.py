@@ -135,17 +135,21 @@ class IrohWire:
 
     async def _accept(self) -> None:
         while (incoming := await self._endpoint.accept_next()) is not None:
-            came = await incoming.remote_addr()
-            origin = came.addr.rpartition(":")[0] if came.is_IP() else came.url if came.is_RELAY() else ""
-            proven = self.guard.trusts(origin) or await incoming.remote_addr_validated()
-            if self._knocking >= MAX_KNOCKING:
-                await incoming.refuse()
-            elif not proven:
-                await incoming.retry()
-            elif not self.guard.lets_in(origin):
-                await incoming.ignore()  # who is no attacker asks again by itself, within the time of a dial
-            else:
-                self._tasks.begin(self._take(incoming, origin))
+            with contextlib.suppress(iroh_module().IrohError):  # it is gone already
+                await self._look_at(incoming)
+
+    async def _look_at(self, incoming: Any) -> None:
+        """Let somebody in, or not, before anything else is done for it."""
+        came = await incoming.remote_addr()
+        origin = came.addr.rpartition(":")[0] if came.is_IP() else came.url if came.is_RELAY() else ""
+        if self._knocking >= MAX_KNOCKING:
+            await incoming.refuse()
+        elif not (self.guard.trusts(origin) or await incoming.remote_addr_validated()):
+            await incoming.retry()
+        elif not self.guard.lets_in(origin):
+            await incoming.ignore()  # who is no attacker asks again by itself, within the time of a dial
+        else:
+            self._tasks.begin(self._take(incoming, origin))
 
     async def _take(self, incoming: Any, origin: str) -> None:
         iroh = iroh_module()
@@ -160,6 +164,7 @@ class IrohWire:
         link = IrohLink(connection, self.pace, origin, dialled=False)
         if out_s := self.guard.keeps_out(link.peer, origin):
             link.close(f"kept out for {out_s:.0f} s after what it did")
+            self._ended_bytes += link.wire_bytes
         else:
             self._tasks.begin(self._serve(link))
 
@@ -172,12 +177,16 @@ class IrohWire:
             self._on_link(link)
         for what, came in (("one-way stream", link.one_way), ("datagram", link.datagram)):
             self._tasks.begin(self._refuse(link, what, came()))
-        while (stream := await link.next_stream()) is not None:
-            self._tasks.begin(self._handle(link, stream))  # none waits unread: each could hold a megabyte
-        self._ended_bytes += link.wire_bytes
-        self._live.discard(link)
-        if self._links.get(link.peer) is link:
-            del self._links[link.peer]
+        requests = Tasks()
+        try:
+            while (stream := await link.next_stream()) is not None:
+                requests.begin(self._handle(link, stream))  # none waits unread: each could hold a megabyte
+        finally:
+            self._ended_bytes += link.wire_bytes
+            self._live.discard(link)
+            if self._links.get(link.peer) is link:
+                del self._links[link.peer]
+            await requests.cancel()  # nobody waits for the answers any more
 
     async def _refuse(self, link: IrohLink, what: str, came: Awaitable[bool]) -> None:
         """Nobody here reads these; who sends one would only fill memory, and is cut off."""
@@ -221,7 +230,10 @@ class IrohWire:
     async def _reply(self, link: IrohLink, stream: Any, body: bytes) -> None:
         """Answer a request when it is its turn."""
         assert self._on_request is not None
-        await asyncio.sleep(self.guard.request_wait_s(link.origin))
+        wait_s = self.guard.request_wait_s(link.origin)
+        if wait_s < 0:
+            raise TimeoutError  # others of this host may ask for it, and this one pays a little only
+        await asyncio.sleep(wait_s)
         async with link.turns, asyncio.timeout(ANSWER_S):
             reply = await self._on_request(link.peer, body)
             head = bytes((reply.fine,)) + len(reply.body).to_bytes(REPLY_HEAD - 1, "big")
@@ -240,8 +252,8 @@ class IrohWire:
             await stream.send().write_all(FRAMES)  # at once: a stream that is open and empty would be given up
         except (iroh.IrohError, ValueError) as error:
             raise NetworkError(f"{peer_name(peer.id)} is not at {peer.address}: {said(error)}") from error
-        origin = direct[0].rpartition(":")[0] if direct else relay or ""
-        link = IrohLink(connection, self.pace, origin, dialled=True)
+        link = IrohLink(connection, self.pace, relay or "", dialled=True)
+        link.origin = link.host or link.origin  # where it is, not where it says it is
         link.frames_go(stream)
         self._tasks.begin(self._serve(link))
         return link

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from waggle.core.clock import Clock
-from waggle.core.errors import NetworkError, RunError, printable
+from waggle.core.errors import NetworkError, printable
 from waggle.core.keys import Key, peer_name
 from waggle.core.rng import rng_for, seed_for
 from waggle.core.types import Peer
@@ -86,7 +86,7 @@ class OverlayTransport:
             self._address = await self._wire.open(self._on_link, self._requests.answer)
             self._gossiped_s = self._clock.passed_s()
             self.book.load(self._now_ms(), self._rng)
-            self._tasks.begin(self._maintain())
+            self._maintaining = self._tasks.begin(self._maintain())
         return Peer(self.id, self._address)
 
     async def join(self, bootstrap: Sequence[Peer]) -> None:
@@ -104,7 +104,9 @@ class OverlayTransport:
     async def close(self) -> None:
         if not self._address:
             return
-        self._address = ""
+        self._address = ""  # from here on nobody is met any more
+        for task in (self._maintaining, *self._meetings.values()):
+            task.cancel()
         known = self.book.sample(TOLD, self._rng)
         leaving = [n.leave(frames.write(Bye(known)), "going offline") for n in self._neighbours.values()]
         self._neighbours.clear()
@@ -113,7 +115,7 @@ class OverlayTransport:
         self._requests.close()
         self._spread.close()
         await self._wire.close()
-        self._save()
+        self.book.keep()
 
     def subscribe(self, topic: bytes, validate: Validate) -> Subscription:
         return self._spread.subscribe(topic, validate)
@@ -205,6 +207,7 @@ class OverlayTransport:
             said = frames.read(await link.receive())
             if not isinstance(said, Hello) or said.record.peer != link.peer:
                 raise Rude("no-hello", "a first frame that is no hello")
+            self._need_online()
             why = self._terms.objection(link.peer, said)
             if why:
                 self.counts["turned-away"] += 1
@@ -247,11 +250,13 @@ class OverlayTransport:
         if not late:
             return False
         self._evicted_s = now_s
-        self._part(self._anyone(late), why)
+        self._part(some_of(late, 1, self._rng)[0], why)
         return True
 
     def _adopt(self, link: Link) -> None:
         """Make a link that both ends agreed on a neighbour's. Where both dialled at once, one link of two stays."""
+        if not self._address:
+            return link.close("going offline")
         known = self._neighbours.get(link.peer)
         if known is not None:
             if known.link.dialled != link.dialled and known.is_new and not keeps(link, self.id):
@@ -266,23 +271,23 @@ class OverlayTransport:
         self._post_all(self._spread.offers(link.peer))
 
     async def _listen(self, neighbour: Neighbour) -> None:
+        rests = False
         try:
             while True:
                 said = frames.read(await neighbour.link.receive())
                 neighbour.heard_s = self._clock.passed_s()
                 if isinstance(said, Bye):
                     self._hear_of(said.known)
-                    self.book.failed(neighbour.link.peer, self._clock.now_s())  # let it be for a while
+                    rests = True
                     raise NetworkError("goodbye")
                 self._on_frame(neighbour, said)
         except NetworkError as error:
             self._blame(neighbour.link, error)
-            self._forget(neighbour, str(error))
+            self._forget(neighbour, str(error), rests)
 
     def _blame(self, link: Link, error: NetworkError) -> None:
         if isinstance(error, Rude):
             self._wire.guard.blame(link.peer, link.origin, error.reason)
-            self.book.failed(link.peer, self._clock.now_s())
 
     def _on_frame(self, neighbour: Neighbour, said: Said) -> None:
         peer = neighbour.link.peer
@@ -313,10 +318,10 @@ class OverlayTransport:
         neighbour = self._neighbours.pop(peer)
         self._tasks.begin(neighbour.leave(frames.write(Bye(self.book.sample(TOLD, self._rng))), why))
 
-    def _forget(self, neighbour: Neighbour, why: str) -> None:
+    def _forget(self, neighbour: Neighbour, why: str, rests: bool = False) -> None:
         if self._neighbours.get(neighbour.link.peer) is neighbour:
             del self._neighbours[neighbour.link.peer]
-            if neighbour.is_new:
+            if neighbour.is_new or rests:
                 self.book.failed(neighbour.link.peer, self._clock.now_s())
             else:
                 self.book.worked(neighbour.link.peer)
@@ -346,35 +351,30 @@ class OverlayTransport:
         """Tell a neighbour of others, and meet a stranger: islands that were cut apart find each other by that."""
         self._gossiped_s = now_s
         self._address = self._address and self._wire.address()
-        self._save()
+        self.book.keep()
         if self._neighbours:
             told = (self._record(), *self.book.sample(TOLD - 1, self._rng))
-            self._post(self._anyone(self.peers()), frames.write(Known(told)))
-        for stranger in self.book.draw(1, self._rng, self._clock.now_s(), {*self._neighbours, *self._meetings}):
+            self._post(some_of(self.peers(), 1, self._rng)[0], frames.write(Known(told)))
+        for stranger in self._draw(1):
             if len(self._neighbours) < self._most or self._evict("room for a stranger"):
                 self._ask(stranger)
-
-    def _anyone(self, peers: Sequence[bytes]) -> bytes:
-        return peers[int(self._rng.integers(len(peers)))]
 
     def _fill(self) -> None:
         """Ask peers out of the book, while there are too few neighbours; without any, those I came through, too."""
         now_s = self._clock.passed_s()
         missing = self._least - len(self._neighbours) - len(self._meetings)
         if missing > 0:
-            for peer in self.book.draw(missing, self._rng, self._clock.now_s(), {*self._neighbours, *self._meetings}):
+            for peer in self._draw(missing):
                 self._ask(peer)
         if not self._neighbours and not self._meetings and now_s - self._returned_s > RETURN_S:
             self._returned_s = now_s
             for peer in self._bootstrap:
                 self._ask(peer)
 
-    def _save(self) -> None:
-        """Keep the book; a disk that refuses costs a later start its addresses and nothing now."""
-        try:
-            self.book.save()
-        except RunError:
-            self.counts["unsaved"] += 1
+    def _draw(self, num: int) -> list[Peer]:
+        """Peers out of the book whom I do not know yet, and who are not kept out."""
+        without = {*self._neighbours, *self._meetings, *self._wire.guard.kept_out()}
+        return self.book.draw(num, self._rng, self._clock.now_s(), without)
 
     def _learn(self, records: Sequence[Record]) -> None:
         for record in records:

@@ -28,8 +28,9 @@ WANT_S, LATE_S = 4.0, 60.0
 """How long a neighbour may take over a message while nothing comes from it, and at most."""
 KEPT_S, KEPT_BYTES = 120.0, 32 << 20
 REMEMBERED = 8192
-CHARGED_BYTES, CHARGED_NAMES, CHARGED_JUNK = 4096, 16, 3.0
-"""Bytes that nobody asked for and ids that cost as much as a small frame, and what a refused message costs besides."""
+CHARGED_BYTES, CHARGED_LATE_BYTES, CHARGED_NAMES, CHARGED_JUNK = 4096, 1 << 16, 16, 3.0
+"""What costs as much as a small frame: bytes that nobody asked for, bytes that came from another one meanwhile, ids.
+And what a refused message costs besides."""
 _MAX_WANTED, _MAX_FROM_ONE, _MAX_SOURCES, _MAX_TRIES = 1024, 256, 16, 12
 
 Sends = Iterator[tuple[bytes, Said]]
@@ -108,8 +109,8 @@ class Spread:
         wanted = self._drop(name)
         if len(push.data) > EAGER_BYTES and name not in self._wished and name not in self._known:
             raise Rude("unasked", "a large message that nobody asked for")
-        if wanted is None:
-            self._charge(sender, 1 + len(push.data) / CHARGED_BYTES)
+        if wanted is None:  # of what was asked for once, several may send it
+            self._charge(sender, 1 + len(push.data) / (CHARGED_LATE_BYTES if name in self._wished else CHARGED_BYTES))
         if name not in self._known and name not in self._refused and self._rule(sender, name, push):
             yield from self._onward(push, [peer for peer in neighbours if peer != sender], True, wanted)
         if wanted and (more := self._next_of(sender)):

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -133,6 +134,9 @@ def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
                 future.set_result(work(item))
             except BaseException as error:
                 future.set_exception(error)
+                while not jobs.empty():  # the others would meet the same, minutes later
+                    with suppress(Empty):
+                        jobs.get_nowait()[1].set_exception(error)
 
     for _ in range(min(AT_ONCE, len(items))):
         Thread(target=run, daemon=True).start()

@@ -146,6 +146,7 @@ class Exchange:
         self, asked: Asked[T], asking: dict[bytes, Coroutine[Any, Any, list[T]]]
     ) -> list[tuple[bytes, list[T]]]:
         """What peers answered: those who are asked now, but who is still being asked, and those asked before."""
+        late = [(peer, asked.pop(peer).result()) for peer in [p for p, task in asked.items() if task.done()]]
         fresh = []
         for peer, work in asking.items():
             if peer in asked:
@@ -157,7 +158,11 @@ class Exchange:
             async with deadline(self._clock, self._share.patience_s, "peers"):
                 await asyncio.gather(*map(asyncio.shield, fresh))
         done = [peer for peer, task in asked.items() if task.done()]
-        return [(peer, asked.pop(peer).result()) for peer in done]
+        return late + [(peer, asked.pop(peer).result()) for peer in done]
+
+    def is_asked(self, peer: bytes) -> bool:
+        """Whether a peer is still being asked for experience, so that it can be asked for no more."""
+        return peer in self._pulls and not self._pulls[peer].done()
 
     def _rests(self, peer: bytes) -> bool:
         return self._looks < self._rests_until.get(peer, 0)

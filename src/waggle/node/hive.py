@@ -7,6 +7,7 @@ that keeps dying without a round is given up, and the others go on. A node ends 
 the command, however that ends.
 """
 
+import errno
 import itertools
 import os
 import socket
@@ -38,11 +39,13 @@ def addresses(num: int) -> list[tuple[str, str]]:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried:
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         try:
-            tried.bind(("127.0.0.1", port))
-        except OSError:
-            return False
+            with socket.socket(family, socket.SOCK_DGRAM) as tried:
+                tried.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:  # else this machine does not speak that family
+                return False
     return True
 
 

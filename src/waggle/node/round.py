@@ -172,6 +172,7 @@ async def pull(node: Node, number: int, arrived: Arrived, found: Sequence[Offer]
     """Experience of what was found, as much as a round may pull: who sent it, and its bytes."""
     limit = 2 * node.config.round.foreign
     rng = rng_for(node.config.run.seed, "pull", node.key.id, number)
+    found = [offer for offer in found if not node.exchange.is_asked(offer.source)]
     have = {offer.entry.id for offer in found if node.view.seen.has(offer.entry.id)}
 
     signed, liars = set[int](), set[bytes]()
