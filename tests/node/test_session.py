@@ -282,7 +282,7 @@ def test_a_paused_node_plays_no_round_and_says_why(tmp_path: Path, monkeypatch: 
 @pytest.mark.slow
 def test_a_node_whose_bytes_are_used_up_goes_offline_and_trains_alone(tmp_path: Path) -> None:
     _, node = started(tmp_path / "run", "net.day_mb=0.001")
-    node.host.pace.receive(1000)
+    node.host.pace.meter = lambda: 1000
     play_node(node)
     assert standing(tmp_path / "run") == ("ended", 4)
     assert read_status(tmp_path / "run")[0].says.startswith("offline: the bytes of the day are used up")
