@@ -20,7 +20,7 @@ from waggle.core.codec import encode
 from waggle.core.errors import NetworkError
 from waggle.core.keys import Key
 from waggle.core.types import Peer
-from waggle.net import reach, requests
+from waggle.net import overlay, reach, requests
 from waggle.net.book import Book
 from waggle.net.frames import Request
 from waggle.net.iroh import IrohWire
@@ -33,8 +33,9 @@ from waggle.net.transport import Ruling, Transport
 from waggle.net.wire import MAX_REQUEST_BYTES, Reply
 
 NO_NAMESPACE = 3
-QUIET_S = 0.6
-"""The network is settled when nothing was counted for so long: neighbours are told of messages every half second."""
+QUIET_S = 0.2
+"""The network is settled when nothing was counted for so long, which is longer than between two looks."""
+overlay.TICK_S = 0.1
 
 
 class Real:
