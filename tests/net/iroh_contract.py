@@ -21,6 +21,7 @@ from waggle.core.errors import NetworkError
 from waggle.core.keys import Key
 from waggle.core.types import Peer
 from waggle.net import overlay, reach, requests
+from waggle.net.allowance import Allowance
 from waggle.net.book import Book
 from waggle.net.frames import Request
 from waggle.net.iroh import IrohWire
@@ -170,7 +171,7 @@ async def what_goes_over_the_wire_is_counted_and_held_to_its_pace(net: Net) -> N
     other.serve("big/1", answer)
     paces = [net.wires[node.id].pace for node in (one, other)]  # type: ignore[attr-defined]
     before = [pace.meter() for pace in paces]
-    paces[1]._bytes_per_s = 20_000.0
+    paces[1]._bytes_per_s, paces[1]._line = 20_000.0, Allowance(20_000.0, 20_000.0, SystemClock())
     started_s = time.monotonic()
     await one.request(other.id, "big/1", b"", timeout_s=9)
     assert time.monotonic() - started_s > 0.4  # a second's worth at once, half a second's after that

@@ -7,6 +7,7 @@ at any time, so that a node whose line is full of answers does not fall silent.
 from collections.abc import Callable
 
 from waggle.core.clock import Clock
+from waggle.net.allowance import Allowance
 
 LEAST_PIECE_BYTES, SMALL_BYTES = 1024, 256
 
@@ -16,8 +17,7 @@ class Pace:
 
     def __init__(self, clock: Clock, bytes_per_s: float = 0.0) -> None:
         self._clock, self._bytes_per_s = clock, bytes_per_s
-        self._free_s = 0.0
-        """When the line will have carried all that was let through."""
+        self._line = Allowance(bytes_per_s, bytes_per_s, clock)
         self.meter: Callable[[], int] = lambda: 0
         """What went over the wire so far, both ways, in bytes; set by the wire."""
 
@@ -30,9 +30,6 @@ class Pace:
         """Return once these bytes may go."""
         if not self._bytes_per_s:
             return
-        now_s = self._clock.passed_s()
-        self._free_s = max(self._free_s, now_s) + size_bytes / self._bytes_per_s
-        if size_bytes <= SMALL_BYTES:
-            return  # what keeps links alive never waits; it is little, and others wait longer for it
-        if (wait_s := self._free_s - now_s - 1.0) > 0:
+        wait_s = self._line.charge(size_bytes)
+        if wait_s and size_bytes > SMALL_BYTES:  # what keeps links alive never waits; others wait longer for it
             await self._clock.sleep(wait_s)

@@ -146,12 +146,19 @@ def _of_run(console: Console, path: Path) -> Told:
         write_atomic(file, encode(ask_model(config.model.name, charter, config, path / build.FILES)))
     before = read_noun(Score, file)
     rows = [(f.path.name, ask_model(str(f.model), charter, config, path / build.FILES)) for f in trained]
-    console.print(score_table(before, rows, build.labels(charter)))
-    console.print(f"held-out questions that were trained on: {sum(map(overlap, folders))}")
+    show_run(console, before, rows, charter, folders)
     return {name: figures(score.families) for name, score in (("before", before), *rows)}
 
 
-def overlap(folder: RunFolder) -> int:
+def show_run(
+    console: Console, before: Score, after: Sequence[tuple[str, Score]], charter: Charter, folders: Sequence[RunFolder]
+) -> None:
+    """What came of a run: the table, and that no held-out question was trained on."""
+    console.print(score_table(before, after, build.labels(charter)))
+    console.print(f"held-out questions that were trained on: {sum(map(_overlap, folders))}")
+
+
+def _overlap(folder: RunFolder) -> int:
     """Held-out questions that a node has trained on, which are none."""
     newest = folder.newest_checkpoint()
     return int(read_noun(Snapshot, newest / "state.bin").state.totals.get("overlap", 0)) if newest else 0

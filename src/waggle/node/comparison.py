@@ -9,9 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from waggle.node.evaluate import Outcome
-
-_Z = 1.959963984540054
+from waggle.node.evaluate import Outcome, Z
 
 
 class Comparison(NamedTuple):
@@ -35,16 +33,10 @@ def compare(first: Sequence[Outcome], second: Sequence[Outcome]) -> list[Compari
     """
     if [one.question for one in first] != [one.question for one in second]:
         raise ValueError("the two were asked different questions")
-    pairs = [
-        (a, _mean(b.graded) - _mean(a.graded)) for a, b in zip(first, second, strict=True) if a.graded and b.graded
-    ]
+    pairs = [(a, b.mean - a.mean) for a, b in zip(first, second, strict=True) if a.graded and b.graded]
     families = dict.fromkeys(one.family for one in first)
     found = [_compared(name, [(one.times, gain) for one, gain in pairs if one.family == name]) for name in families]
     return [*found, _compared("all", [(one.times, gain) for one, gain in pairs])]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _compared(family: str, gains: Sequence[tuple[int, float]]) -> Comparison:
@@ -56,6 +48,6 @@ def _compared(family: str, gains: Sequence[tuple[int, float]]) -> Comparison:
     down = sum(times * max(0.0, -gain) for times, gain in gains) / total
     num = total**2 / sum(times**2 for times, _ in gains)  # effective, by the weights (Kish 1965)
     p, q = (up * num + 1) / (num + 2), (down * num + 1) / (num + 2)
-    half = _Z * math.sqrt((p + q - (p - q) ** 2) / (num + 2))
+    half = Z * math.sqrt((p + q - (p - q) ** 2) / (num + 2))
     low, high = max(-1.0, p - q - half), min(1.0, p - q + half)
     return Comparison(family, len(gains), up - down, low, high, better, worse)

@@ -15,7 +15,8 @@ from typing import NamedTuple, Protocol
 from waggle.core.rng import seed_for
 from waggle.core.types import Completion, Noun, Sampling, Task, Verdict
 
-_Z = 1.959963984540054
+Z = 1.959963984540054
+"""Of a 95 % interval."""
 
 Generate = Callable[[Sequence[Task], int, Sampling], list[list[Completion]]]
 
@@ -45,6 +46,11 @@ class Outcome(NamedTuple):
     def graded(self) -> list[float]:
         """Rewards of the answers that could be graded."""
         return [reward for reward in self.rewards if reward is not None]
+
+    @property
+    def mean(self) -> float:
+        """The mean of those; there has to be one."""
+        return sum(self.graded) / len(self.graded)
 
 
 class FamilyScore(Noun, frozen=True):
@@ -105,9 +111,9 @@ def wilson(correct: float, asked: float) -> tuple[float, float]:
     if asked == 0:
         return 0.0, 1.0
     rate = correct / asked
-    shrink = 1 + _Z * _Z / asked
-    centre = (rate + _Z * _Z / (2 * asked)) / shrink
-    half = _Z / shrink * math.sqrt(rate * (1 - rate) / asked + _Z * _Z / (4 * asked * asked))
+    shrink = 1 + Z * Z / asked
+    centre = (rate + Z * Z / (2 * asked)) / shrink
+    half = Z / shrink * math.sqrt(rate * (1 - rate) / asked + Z * Z / (4 * asked * asked))
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
@@ -164,7 +170,7 @@ def scores(outcomes: Sequence[Outcome], k: int = 1) -> tuple[FamilyScore, ...]:
 
 
 def _family_score(label: str, asked: Sequence[Outcome], k: int) -> FamilyScore:
-    graded = [(_value(one.graded, k), one.times) for one in asked if one.graded]
+    graded = [(one.mean if k == 1 else _pass_at(one.graded, k), one.times) for one in asked if one.graded]
     scale = len(graded) / max(1, sum(times for _, times in graded))
     truths: Counter[str] = Counter()
     for one in asked:
@@ -175,9 +181,7 @@ def _family_score(label: str, asked: Sequence[Outcome], k: int) -> FamilyScore:
     return FamilyScore(label, len(asked), correct, len(asked) - len(graded), commonest, squares)
 
 
-def _value(rewards: Sequence[float], k: int) -> float:
-    """What one question counts: its mean reward, or for k > 1 the chance of a right answer among k of these."""
-    if k == 1:
-        return sum(rewards) / len(rewards)
+def _pass_at(rewards: Sequence[float], k: int) -> float:
+    """The chance of a right answer among k of these."""
     num, wrong = len(rewards), sum(reward < 1 for reward in rewards)
     return 1.0 - math.comb(wrong, min(k, num)) / math.comb(num, min(k, num))

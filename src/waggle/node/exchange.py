@@ -12,7 +12,7 @@ so that slow peers hold nobody up. Who fails is left alone for a while, twice as
 import asyncio
 import contextlib
 from collections import Counter, OrderedDict, deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from msgspec import Meta
@@ -137,26 +137,21 @@ class Exchange:
         self._rests_until = {p: until for p, until in self._rests_until.items() if p in neighbours}
         self._failures = Counter({p: self._failures[p] for p in neighbours if self._failures[p]})
         new = [peer for peer in neighbours if peer not in self._greeted and not self._rests(peer)]
-        found = await self._answers(self._greetings, {peer: self._greet(peer) for peer in new})
+        found = await self._answers(self._greetings, new, self._greet)
         self._told.clear()
         pushed = [news for news in self._inbox.drain() if not self._rests(news.sender)]
         return [news for _, greeting in found for news in greeting] + pushed
 
     async def _answers(
-        self, asked: Asked[T], asking: dict[bytes, Coroutine[Any, Any, list[T]]]
+        self, asked: Asked[T], peers: Iterable[bytes], ask: Callable[[bytes], Coroutine[Any, Any, list[T]]]
     ) -> list[tuple[bytes, list[T]]]:
         """What peers answered: those who are asked now, but who is still being asked, and those asked before."""
         late = [(peer, asked.pop(peer).result()) for peer in [p for p, task in asked.items() if task.done()]]
-        fresh = []
-        for peer, work in asking.items():
-            if peer in asked:
-                work.close()
-            else:
-                asked[peer] = self._tasks.begin(work)
-                fresh.append(asked[peer])
+        fresh = {peer: self._tasks.begin(ask(peer)) for peer in peers if peer not in asked}
+        asked.update(fresh)
         with contextlib.suppress(NetworkError):
             async with deadline(self._clock, self._share.patience_s, "peers"):
-                await asyncio.gather(*map(asyncio.shield, fresh))
+                await asyncio.gather(*map(asyncio.shield, fresh.values()))
         done = [peer for peer, task in asked.items() if task.done()]
         return late + [(peer, asked.pop(peer).result()) for peer in done]
 
@@ -181,7 +176,7 @@ class Exchange:
 
     async def pull_all(self, wishes: Mapping[bytes, Sequence[Offer]]) -> list[tuple[bytes, bytes]]:
         """Experience of peers, and what came late of what was asked before: who sent it, and its bytes."""
-        replies = await self._answers(self._pulls, {peer: self.pull(peer, some) for peer, some in wishes.items()})
+        replies = await self._answers(self._pulls, wishes, lambda peer: self.pull(peer, wishes[peer]))
         return [(peer, data) for peer, reply in replies for data in reply]
 
     async def pull(self, peer: bytes, offers: Sequence[Offer]) -> list[bytes]:

@@ -25,13 +25,13 @@ from waggle.core.files import write_atomic
 from waggle.core.keys import Key
 from waggle.core.types import Charter, Peer
 from waggle.node import build, hive
-from waggle.node.asking import ask_model, overlap
+from waggle.node.asking import ask_model, show_run
 from waggle.node.evaluate import Score
 from waggle.node.hive import Hive
 from waggle.node.place import keep_bootstrap
 from waggle.node.runfolder import RunFolder, describe, migrate, node_folders, read_noun
 from waggle.node.session import interruptible, prepare
-from waggle.node.view import View, score_table
+from waggle.node.view import View
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -220,8 +220,7 @@ def _summary(
         score = there(ask_model, str(folder.model), charter, config, path / build.FILES)
         write_atomic(path / f"after-{folder.path.name}.bin", encode(score))
         rows.append((folder.path.name, score))
-    console.print(score_table(before, rows, build.labels(charter)))
-    console.print(f"held-out questions that were trained on: {sum(map(overlap, folders))}")
+    show_run(console, before, rows, charter, folders)
     for folder in trained:
         console.print(f"{folder.path.name}: {folder.model}", highlight=False)
     console.print(f"talk to one: waggle chat {trained[0].model}", highlight=False)
