@@ -7,6 +7,7 @@ beside the baseline that was measured before its first round.
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def evaluate_command(
 
 
 class Exam:
-    """The questions of a charter. Example: `Exam(charter, config, files).report(policy, answers=4)`.
+    """The questions of a charter, and those who grade: `with closing(Exam(charter, config, files)) as exam:`.
 
     Args:
         files: the folder of task files.
@@ -70,6 +71,11 @@ class Exam:
 
     def __init__(self, charter: Charter, config: Config, files: Path | None = None) -> None:
         self.taskset, self._config = Taskset(charter, files), config
+        self._graders = Graders(charter.families, functions=bool(config.tasks.file))
+
+    def close(self) -> None:
+        """End the graders."""
+        self._graders.close()
 
     def tasks(self, count: int = 0) -> list[Task]:
         """Distinct questions that only report; as many as are configured by default."""
@@ -85,9 +91,9 @@ class Exam:
     ) -> tuple[list[Outcome], int]:
         """Ask some questions; see `ask`."""
         names = {digest: family.label for digest, family in self.taskset.families.items()}
-        functions, temperature = bool(self._config.tasks.file), self._config.eval.temperature
-        with Graders(self.taskset.charter.families, functions=functions) as graders:
-            return ask(partial(generate, policy), graders, tasks, names, answers, temperature, times)
+        return ask(
+            partial(generate, policy), self._graders, tasks, names, answers, self._config.eval.temperature, times
+        )
 
 
 def _of_models(console: Console, models: Sequence[str], config: Config, answers: int, probe: bool) -> Told:
@@ -95,22 +101,22 @@ def _of_models(console: Console, models: Sequence[str], config: Config, answers:
     first: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder:
         charter = build.found_charter(config, build.local_key(config.run.seed, 0), "evaluation", Path(folder))
-        exam = Exam(charter, config, Path(folder))
-        for model in models:
-            policy = _load(model, config)
-            outcomes, _ = exam.report(policy, answers)
-            said = told[model] = {"pass@1": figures(scores(outcomes))}
-            if answers > 1:
-                said[f"pass@{answers}"] = figures(scores(outcomes, answers))
-            console.print(model_table(model, outcomes, answers))
-            if first:
-                compared = compare(first, outcomes)
-                said[f"against {models[0]}"] = {one.family: list(one[2:]) for one in compared}
-                console.print(comparison_table(model, models[0], compared))
-            first = first or outcomes
-            if probe:
-                said |= _probed(console, policy, exam, config)
-            del policy  # before the next one is loaded
+        with closing(Exam(charter, config, Path(folder))) as exam:
+            for model in models:
+                policy = _load(model, config)
+                outcomes, _ = exam.report(policy, answers)
+                said = told[model] = {"pass@1": figures(scores(outcomes))}
+                if answers > 1:
+                    said[f"pass@{answers}"] = figures(scores(outcomes, answers))
+                console.print(model_table(model, outcomes, answers))
+                if first:
+                    compared = compare(first, outcomes)
+                    said[f"against {models[0]}"] = {one.family: list(one[2:]) for one in compared}
+                    console.print(comparison_table(model, models[0], compared))
+                first = first or outcomes
+                if probe:
+                    said |= _probed(console, policy, exam, config)
+                del policy  # before the next one is loaded
     return told
 
 
@@ -128,7 +134,8 @@ def _probed(console: Console, policy: Policy, exam: Exam, config: Config) -> Tol
     if unseen:
         charter = new_charter(build.local_key(config.run.seed, 0), "unseen", unseen, created_ms=0)
         other = Exam(charter, config.model_copy(update={"tasks": config.tasks.model_copy(update={"families": ()})}))
-        asked = other.ask(policy, other.tasks(probes.UNSEEN * len(unseen)))[0]
+        with closing(other):
+            asked = other.ask(policy, other.tasks(probes.UNSEEN * len(unseen)))[0]
         rows |= {f"unseen: {one.family}": one for one in scores(asked)}
     bits = probes.bits_per_byte(policy, probes.prose())
     console.print(probe_table(rows, bits))
@@ -166,7 +173,8 @@ def _overlap(folder: RunFolder) -> int:
 
 def ask_model(model: str, charter: Charter, config: Config, files: Path) -> Score:
     """A model's own answers to the report questions of a charter."""
-    outcomes, tokens = Exam(charter, config, files).report(_load(model, config))
+    with closing(Exam(charter, config, files)) as exam:
+        outcomes, tokens = exam.report(_load(model, config))
     return Score(0, scores(outcomes), tokens)
 
 
