@@ -7,7 +7,7 @@ field, a wrong type or a setting without effect is an error; nothing is read fro
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -96,15 +96,36 @@ class LearnConfig(Section):
     """Upper clip of the ratio."""
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
     """Largest norm of the gradient."""
+    baseline: Literal["group", "own"] = "group"
+    """What a foreign group's rewards are measured against: its own mean, or my own running rate at such questions."""
+    merge: bool = False
+    """Whether groups that answer one question are measured against the mean of all of them."""
+    subset: Annotated[int, Field(ge=0, le=256)] = 0
+    """Most answers of a group that are trained on, those whose rewards differ most; 0 trains on all."""
+    window: Annotated[float, Field(ge=0, le=30)] = 0.0
+    """Foreign answers with eight tokens less likely to me than this, in nats a token, teach nothing; 0: no limit."""
     token_budget: Annotated[int, Field(ge=64, le=1 << 20)] = 1024
     """Tokens per packed row (one forward and backward pass); smaller needs less memory."""
+
+
+Factor = Literal["learnability", "freshness", "novelty", "trust", "brevity", "balance"]
+FACTORS: tuple[Factor, ...] = get_args(Factor)
 
 
 class ShareConfig(Section):
     """What is taken from and given to peers."""
 
-    sampler: Literal["uniform", "top_reward"] = "uniform"
-    """How foreign groups are chosen: `uniform` (those with a signal, evenly) or `top_reward` (highest sum first)."""
+    sampler: Literal["uniform", "top_reward", "weighted"] = "uniform"
+    """How foreign groups are chosen: `uniform` (those with a signal, evenly), `top_reward` (highest sum first), or
+    `weighted` (by what they would teach me, see docs/algorithms.md)."""
+    factors: Annotated[tuple[Factor, ...], Field(strict=False)] = FACTORS
+    """Factors of a group's weight with share.sampler = "weighted"."""
+    even: Share = 0.1
+    """Share of the weighted draws that look at no weight."""
+    quota: Share = 0.5
+    """Most of a step's foreign groups that come from one peer, with share.sampler = "weighted"."""
+    replay: Annotated[int, Field(ge=1, le=64)] = 1
+    """How often a foreign group may be trained on while I am hardly ever right at such questions."""
     publish: Literal["signal", "all", "none"] = "signal"
     """Which own groups are offered: those with a learning signal, all, or none."""
     logprobs: bool = True
@@ -205,7 +226,14 @@ class Config(Section):
             raise ValueError("tasks.grader has no effect without tasks.file; set both or neither")
         if self.round.foreign == 0 and self.share.sampler != "uniform":
             raise ValueError("share.sampler has no effect with round.foreign = 0; remove one of them")
+        share, plain = self.share, ShareConfig()
+        for field in ("factors", "even", "quota"):
+            if share.sampler != "weighted" and getattr(share, field) != getattr(plain, field):
+                raise ValueError(f"share.{field} has no effect with share.sampler = {share.sampler!r}; remove it")
         learn = self.learn
+        for field in ("baseline", "window"):
+            if self.round.foreign == 0 and getattr(learn, field) != getattr(LearnConfig(), field):
+                raise ValueError(f"learn.{field} has no effect with round.foreign = 0; remove one of them")
         if learn.loss in ("reinforce", "soft_gate") and (learn.clip_low, learn.clip_high) != (0.2, 0.28):
             raise ValueError(
                 f"learn.clip_low and clip_high have no effect with learn.loss = {learn.loss!r}; remove them"
@@ -254,7 +282,7 @@ def _validated(values: dict[str, Any], file: Path | None) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_sentence(error, file)) from error
+        raise ConfigError(sentence(error, f" (in {file} or --set)" if file else " (--set)")) from error
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
@@ -273,10 +301,10 @@ def _apply(values: dict[str, Any], override: str) -> None:
     section[parts[1]] = value
 
 
-def _sentence(error: ValidationError, file: Path | None) -> str:
+def sentence(error: ValidationError, source: str) -> str:
+    """The first thing that is wrong; `source` says where it was written."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"]) or "the configuration"
-    source = f" (in {file} or --set)" if file else " (--set)"
     if first["type"] == "extra_forbidden":
         return f"there is no setting {where}{source}; `waggle config` lists them all"
     message = first["msg"].removeprefix("Value error, ")

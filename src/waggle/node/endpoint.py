@@ -11,7 +11,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +24,7 @@ from waggle.core.config import ModelConfig
 from waggle.core.errors import ConfigError, ModelError
 from waggle.core.rng import seed_for
 from waggle.core.types import MAX_TEXT_CHARS, Completion, Group, Sampling, Task, Text
-from waggle.node.learner import Step
+from waggle.node.learner import NO_RATES, Step
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -106,7 +106,7 @@ class EndpointLearner:
     def spells(self, completion: Completion) -> bool:
         return completion.tokens is None
 
-    def pack(self, groups: Sequence[Group], me: bytes) -> bytes:
+    def pack(self, groups: Sequence[Group], me: bytes, rates: Mapping[bytes, float] = NO_RATES) -> bytes:
         return b""
 
     def step(self, batch: bytes) -> Step:

@@ -5,7 +5,7 @@
 stores them and a resumed node replays their steps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,8 +18,10 @@ from waggle.policy.machine import give_back
 from waggle.policy.policy import Policy
 from waggle.policy.sampler import generate
 from waggle.policy.tree import Packing
-from waggle.rl.batch import Batch, build
+from waggle.rl.batch import Batch, Judging, build
 from waggle.rl.trainer import Trainer
+
+NO_RATES: Mapping[bytes, float] = {}
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,8 @@ class Learner(Protocol):
         """Whether a completion's ids, of my tokenizer, spell its text and end as it says."""
         ...
 
-    def pack(self, groups: Sequence[Group], me: bytes) -> bytes:
-        """The training batch of these groups."""
+    def pack(self, groups: Sequence[Group], me: bytes, rates: Mapping[bytes, float] = NO_RATES) -> bytes:
+        """The training batch of these groups; `rates`: by a foreign one's id, what its rewards are measured against."""
         ...
 
     def step(self, batch: bytes) -> Step:
@@ -101,6 +103,7 @@ class ModelLearner:
     def __init__(self, policy: Policy, config: Config, packing: Packing = "tree", activation_bytes: int = 0) -> None:
         self.policy, self.model, self.tokenizer = policy, policy.name, policy.tokenizer_digest
         self.trainer = Trainer(policy, config.learn, config.round.temperature, packing, activation_bytes)
+        self._learn = config.learn
         self._base = policy.content_digest()
         self._special = {*policy.stop_ids, *policy.tokenizer.all_special_ids}
 
@@ -123,8 +126,8 @@ class ModelLearner:
             return False
         return self.policy.decode(tokens.ids) == completion.text
 
-    def pack(self, groups: Sequence[Group], me: bytes) -> bytes:
-        return build(groups, self.policy, me).to_bytes()
+    def pack(self, groups: Sequence[Group], me: bytes, rates: Mapping[bytes, float] = NO_RATES) -> bytes:
+        return build(groups, self.policy, me, Judging(rates, self._learn.merge, self._learn.subset)).to_bytes()
 
     def step(self, batch: bytes) -> Step:
         report = self.trainer.step(Batch.from_bytes(batch))

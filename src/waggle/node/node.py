@@ -6,7 +6,7 @@ laptop, a simulated swarm on a fake clock, and a test with a scripted model.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from waggle.core.config import Config
 from waggle.core.errors import ConfigError, RunError
 from waggle.core.events import Events
 from waggle.core.keys import Key, peer_name
-from waggle.core.types import Peer
+from waggle.core.types import Group, Peer
 from waggle.net.transport import Transport
 from waggle.node.archive import Archive, DiskArchive, NoArchive
 from waggle.node.evaluate import Generate, Grades, Score, evaluate
@@ -24,12 +24,16 @@ from waggle.node.exchange import Exchange
 from waggle.node.learner import Learner, lineage
 from waggle.node.state import Heard, Record, Sealed, Snapshot, State
 from waggle.swarm.admission import View
+from waggle.swarm.choosing import Candidate
+from waggle.swarm.estimates import Estimates
 from waggle.swarm.pool import Pool
 from waggle.swarm.seen import Seen
 from waggle.tasks.questions import bucket
 from waggle.tasks.stream import ref_is_drawn
 from waggle.tasks.taskset import Taskset
 
+RARE = 0.1
+"""An own success rate below which others' successes are worth more than one look."""
 _AUTHORS = 4096
 """Authors whose announcements are followed; the longest silent is forgotten first."""
 
@@ -71,6 +75,7 @@ class Node:
         self.state = State(lineage=learner.base_digest())
         self.totals: Counter[str] = Counter()
         self.heard: OrderedDict[bytes, int] = OrderedDict()
+        self.estimates = Estimates()
         share = config.share
         self.pool = Pool(share.pool_groups, int(share.pool_mb * 1e6), share.max_lag)
         self.exchange = Exchange(transport, taskset.digest, share, events, clock)
@@ -131,7 +136,8 @@ class Node:
         for admitted in record.admitted:
             self.pool.insert(admitted.group, admitted.size_bytes, number)
         self.pool.expire(number)
-        self.pool.use(record.used)
+        self.estimates = Estimates(record.state.estimates)
+        self.use(record.used)
         self.exchange.remember(number, record.sealed)
         self.learner.step(record.batch)
         self._take(record.state)
@@ -140,6 +146,7 @@ class Node:
 
     def _take(self, state: State) -> None:
         self.state = state
+        self.estimates = Estimates(state.estimates)
         self.heard = OrderedDict((h.author, h.created_ms) for h in state.heard)
         self.totals = Counter(state.totals)
 
@@ -147,6 +154,24 @@ class Node:
         """Everything besides weights and optimiser."""
         window = tuple(Sealed(number, experiences) for number, experiences in self.exchange.window.items())
         return Snapshot(self.state, self.learner.base_digest(), self.pool.state(), self.view.seen.state(), window)
+
+    def candidates(self, number: int) -> list[Candidate]:
+        """The groups of the pool and what is known of each, oldest first."""
+        return [
+            Candidate(kept.group, number - kept.round, kept.uses, self.estimates.rate(kept.group.task), 1.0)
+            for kept in self.pool.entries()
+        ]
+
+    def use(self, group_ids: Iterable[bytes]) -> None:
+        """Count that groups of the pool were trained on. Rare successes stay for more, others leave it."""
+        most = self.config.share.replay
+        self.pool.use(group_ids, lambda kept: kept.uses < most and self.estimates.rate(kept.group.task) < RARE)
+
+    def rates(self, foreign: Iterable[Group]) -> dict[bytes, float]:
+        """What foreign groups' rewards are measured against, where that is not their own mean."""
+        if self.config.learn.baseline == "group":
+            return {}
+        return {group.id: self.estimates.rate(group.task) for group in foreign}
 
     def hear_of(self, author: bytes, created_ms: int) -> bool:
         """Whether an announcement is news; it is not any more afterwards."""

@@ -23,8 +23,9 @@ from waggle.node.learner import Step, policy_ref
 from waggle.node.node import Node
 from waggle.node.state import Admitted, Record, State
 from waggle.swarm.admission import Reason, Refusal, Screened, check_signature, finish, screen, screen_announcement
+from waggle.swarm.choosing import Rules
 from waggle.swarm.keep import KEEPS
-from waggle.swarm.sampling import SAMPLERS, Mixed, Offer, mix, offers, wanted
+from waggle.swarm.sampling import Mixed, Offer, mix, offers, sampler, wanted
 from waggle.swarm.seen import Mark, mark
 from waggle.tasks.stream import Cursor
 
@@ -64,7 +65,7 @@ async def play(node: Node) -> Report:
     arrived = await gather(node, number, own_marks(node, sealed, own))
     mixed = draw_batch(node, number, own, arrived)
     groups = [*mixed.local, *mixed.foreign]
-    batch = node.learner.pack(groups, node.key.id)
+    batch = node.learner.pack(groups, node.key.id, node.rates(mixed.foreign))
     step = node.learner.step(batch)
     score = node.steer(number)
     seconds = node.clock.passed_s() - started_s
@@ -229,14 +230,15 @@ def refuse(node: Node, arrived: Arrived, sender: bytes, refusal: Refusal) -> Non
 
 def draw_batch(node: Node, number: int, own: Sequence[Group], arrived: Arrived) -> Mixed:
     """Put what arrived into the pool and draw this step's groups: I own, J foreign."""
+    node.estimates.learn(own)
     for one in arrived.admitted:
         node.pool.insert(one.group, one.size_bytes, number)
     node.pool.expire(number)
-    config = node.config.round
+    config, share = node.config.round, node.config.share
     rng = rng_for(node.config.run.seed, "mix", node.key.id, number)
-    sampler = SAMPLERS[node.config.share.sampler]
-    mixed = mix(own, node.pool.groups(), config.local, config.foreign, sampler, rng)
-    node.pool.use(group.id for group in mixed.foreign)
+    chosen_by = sampler(share.sampler, Rules(share.factors, share.even, share.quota))
+    mixed = mix(own, node.candidates(number), config.local, config.foreign, chosen_by, rng)
+    node.use(group.id for group in mixed.foreign)
     return mixed
 
 
@@ -259,6 +261,7 @@ def next_state(
     trained = {group.task.question for group in groups}
     totals["overlap"] += len(trained & node.heldout_questions)
     totals["trained_tokens"] += int(step.numbers.get("num_tokens", 0))
+    totals["computed_tokens"] += int(step.numbers.get("num_computed", 0))
     return State(
         lineage=node.next_lineage(batch, step.moved),
         round=number,
@@ -270,6 +273,7 @@ def next_state(
         best_rate=rate if better else old.best_rate,
         trained_s=old.trained_s + seconds,
         totals={name: float(value) for name, value in totals.items()},
+        estimates=node.estimates.state(),
     )
 
 

@@ -5,7 +5,7 @@ moves each family's skill by `rate` x (share of the batch's right answers) x (1 
 author of a simulation does. Nothing here claims to be how a language model learns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from waggle.core.codec import decode, digest_bytes, encode
 from waggle.core.files import write_atomic
 from waggle.core.rng import seed_for, uniforms
 from waggle.core.types import Completion, Digest, Group, Noun, Sampling, Task, Text, Tokens
-from waggle.node.learner import Step
+from waggle.node.learner import NO_RATES, Step
 
 
 class Skill(Noun, frozen=True):
@@ -82,7 +82,7 @@ class ScriptedLearner:
         tokens = completion.tokens
         return tokens is None or tokens.ids == (*completion.text.encode()[:63], 0)
 
-    def pack(self, groups: Sequence[Group], me: bytes) -> bytes:
+    def pack(self, groups: Sequence[Group], me: bytes, rates: Mapping[bytes, float] = NO_RATES) -> bytes:
         sums: dict[bytes, tuple[float, int]] = {}
         for group in groups:
             right, answers = sums.get(group.task.ref.config, (0.0, 0))

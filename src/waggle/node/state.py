@@ -5,6 +5,7 @@ groups were used), so that replaying a record from the checkpoint's state gives 
 """
 
 from waggle.core.types import Digest, Experience, Group, Noun, PeerId
+from waggle.swarm.estimates import Estimate
 from waggle.swarm.seen import Mark
 from waggle.tasks.stream import Cursor
 
@@ -34,6 +35,8 @@ class State(Noun, frozen=True):
     trained_s: float = 0.0
     """Seconds spent in rounds."""
     totals: dict[str, float] = {}  # noqa: RUF012 (msgspec copies it)
+    estimates: tuple[Estimate, ...] = ()
+    """Of my own success."""
 
 
 class Admitted(Noun, frozen=True):

@@ -9,8 +9,8 @@ Left out: per-peer weights and the age of a group, which decide what is drawn fr
 is trained on.
 """
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from waggle.core import codec
 from waggle.core.types import Blob, Completion, Group, Message, Noun, PeerId, Tokens
 from waggle.policy.tree import Ints, Prompted
-from waggle.rl.advantage import advantages
+from waggle.rl.advantage import advantages, most_different
 
 MAX_BATCH_BYTES = 1 << 28
 """The largest batch that is read back, in bytes."""
@@ -122,28 +122,48 @@ class Batch(Noun, frozen=True):
         return codec.decode(cls, codec.unpack(data, MAX_BATCH_BYTES), MAX_BATCH_BYTES)
 
 
-def build(groups: Sequence[Group], policy: Speller, me: PeerId) -> Batch:
+class Judging(NamedTuple):
+    """How groups become advantages. The default is the group's own mean, and all of its answers."""
+
+    rates: Mapping[bytes, float] = {}
+    """By group id: my own success rate at such questions, against which a foreign group's rewards are measured."""
+    merge: bool = False
+    """Whether groups that answer one question are measured against the mean of all of them."""
+    subset: int = 0
+    """Most answers of a group that are trained on; 0: all."""
+
+
+def build(groups: Sequence[Group], policy: Speller, me: PeerId, judging: Judging = Judging()) -> Batch:
     """The training batch of these groups, in their order.
 
     Groups without a learning signal and completions that could not be graded are left out.
     """
     examples: list[Example] = []
     dropped = 0
+    merged: dict[bytes, list[float]] = {}
+    for group in groups:
+        merged.setdefault(group.task.question, []).extend(group.rewards)
     for group in groups:
         if group.has_signal:
-            example, unusable = _example(group, policy, group.author != me)
+            rewards = merged[group.task.question]
+            together = judging.merge and len(rewards) > len(group.rewards)
+            baseline = sum(rewards) / len(rewards) if together else None
+            if group.author != me:
+                baseline = judging.rates.get(group.id, baseline)
+            example, unusable = _example(group, policy, group.author != me, baseline, judging.subset)
             dropped += unusable
             examples += [example] if example.lengths else []
     return Batch(tuple(examples), dropped)
 
 
-def _example(group: Group, policy: Speller, foreign: bool) -> tuple[Example, int]:
+def _example(group: Group, policy: Speller, foreign: bool, baseline: float | None, subset: int) -> tuple[Example, int]:
     """A group's example, and how many of its completions could not be used."""
     prompt = np.asarray(policy.encode_prompt(group.task.prompt), "<i4")
-    gains = advantages([rollout.verdict.reward for rollout in group.rollouts])
+    gains = advantages([rollout.verdict.reward for rollout in group.rollouts], baseline)
     graded = [(r.completion, gain) for r, gain in zip(group.rollouts, gains, strict=True) if gain is not None]
     spelled = [(*_spelled(completion, policy), gain) for completion, gain in graded]
-    kept = [(ids, old, gain) for ids, old, gain in spelled if 0 < len(ids) <= policy.context - len(prompt)]
+    usable = [(ids, old, gain) for ids, old, gain in spelled if 0 < len(ids) <= policy.context - len(prompt)]
+    kept = [usable[i] for i in most_different([gain for _, _, gain in usable], subset or len(usable))]
     olds = [np.zeros(len(ids), "<f4") if old is None else old for ids, old, _ in kept]
     example = Example(
         prompt=prompt.tobytes(),
@@ -154,7 +174,7 @@ def _example(group: Group, policy: Speller, foreign: bool) -> tuple[Example, int
         advantages=tuple(gain for _, _, gain in kept),
         foreign=foreign,
     )
-    return example, len(graded) - len(kept)
+    return example, len(graded) - len(usable)
 
 
 def _spelled(completion: Completion, policy: Speller) -> tuple[Ints, NDArray[np.float32] | None]:

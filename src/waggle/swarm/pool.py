@@ -6,7 +6,7 @@ counted by reason: `used` (as often as allowed), `expired`, `crowded-out`.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from waggle.core.codec import decode, encode
 from waggle.core.types import Count, Group, Noun
@@ -31,8 +31,8 @@ class _State(Noun, frozen=True):
 class Pool:
     """Example: `pool = Pool(512, 32 << 20, max_lag=64); pool.insert(group, 480, round=3); pool.groups()`."""
 
-    def __init__(self, max_groups: int, max_bytes: int, max_lag: int, max_uses: int = 1) -> None:
-        self._max_groups, self._max_bytes, self._max_lag, self._max_uses = max_groups, max_bytes, max_lag, max_uses
+    def __init__(self, max_groups: int, max_bytes: int, max_lag: int) -> None:
+        self._max_groups, self._max_bytes, self._max_lag = max_groups, max_bytes, max_lag
         self._kept: dict[bytes, Kept] = {}
         self._num_held: Counter[bytes] = Counter()
         self.size_bytes = 0
@@ -65,14 +65,13 @@ class Pool:
             self._drop(self._crowded_out(), "crowded-out")
         return group.id in self._kept
 
-    def use(self, group_ids: Iterable[bytes]) -> None:
-        """Count one use of each; a group used as often as allowed leaves."""
+    def use(self, group_ids: Iterable[bytes], again: Callable[[Kept], bool] = lambda kept: False) -> None:
+        """Count one use of each; a group leaves unless it may be used `again`."""
         for group_id in group_ids:
             kept = self._kept[group_id]
-            if kept.uses + 1 >= self._max_uses:
+            kept = self._kept[group_id] = Kept(kept.group, kept.size_bytes, kept.round, kept.uses + 1)
+            if not again(kept):
                 self._drop(group_id, "used")
-            else:
-                self._kept[group_id] = Kept(kept.group, kept.size_bytes, kept.round, kept.uses + 1)
 
     def expire(self, round: int) -> int:
         """Forget what came more than `max_lag` rounds before this one. Returns how many."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from waggle.core.types import Announcement, Entry, Group
+from waggle.swarm.choosing import Candidate, Rules, choose
 
 
 class Offer(NamedTuple):
@@ -34,6 +35,8 @@ class Decision(NamedTuple):
     id: bytes
     used: bool
     reason: str
+    factors: dict[str, float] = {}  # noqa: RUF012 (never changed)
+    """Of the weight by which it was drawn, where it has one."""
 
 
 class Mixed(NamedTuple):
@@ -44,8 +47,8 @@ class Mixed(NamedTuple):
     decisions: list[Decision]
 
 
-Sampler = Callable[[Sequence[Group], int, np.random.Generator], list[Decision]]
-"""(groups, at most how many, randomness) -> a decision on each group."""
+Sampler = Callable[[Sequence[Candidate], int, np.random.Generator], list[Decision]]
+"""(groups of the pool, at most how many, randomness) -> a decision on each."""
 
 
 def offers(announcement: Announcement, source: bytes) -> list[Offer]:
@@ -90,33 +93,45 @@ def wanted(
     return chosen
 
 
-def uniform(groups: Sequence[Group], limit: int, rng: np.random.Generator) -> list[Decision]:
+def uniform(candidates: Sequence[Candidate], limit: int, rng: np.random.Generator) -> list[Decision]:
     """Groups whose rewards differ, each with the same chance."""
-    useful = [number for number, group in enumerate(groups) if group.has_signal]
-    reasons = ["no-signal"] * len(groups)
+    useful = [number for number, one in enumerate(candidates) if one.group.has_signal]
+    reasons = ["no-signal"] * len(candidates)
     for place, pick in enumerate(rng.permutation(len(useful)).tolist()):
         reasons[useful[pick]] = "drawn" if place < limit else "not-drawn"
-    return [Decision(g.id, reason == "drawn", reason) for g, reason in zip(groups, reasons, strict=True)]
+    return [Decision(c.group.id, reason == "drawn", reason) for c, reason in zip(candidates, reasons, strict=True)]
 
 
-def top_reward(groups: Sequence[Group], limit: int, rng: np.random.Generator) -> list[Decision]:
+def top_reward(candidates: Sequence[Candidate], limit: int, rng: np.random.Generator) -> list[Decision]:
     """Groups with the highest sum of rewards, ties at random; those without a signal are not left out."""
-    order = rng.permutation(len(groups)).tolist()
-    order.sort(key=lambda number: -sum(groups[number].rewards))
+    order = rng.permutation(len(candidates)).tolist()
+    order.sort(key=lambda number: -sum(candidates[number].group.rewards))
     top = set(order[:limit])
     return [
-        Decision(g.id, number in top, "high-reward" if number in top else "lower-reward")
-        for number, g in enumerate(groups)
+        Decision(c.group.id, number in top, "high-reward" if number in top else "lower-reward")
+        for number, c in enumerate(candidates)
     ]
 
 
-SAMPLERS: dict[str, Sampler] = {"uniform": uniform, "top_reward": top_reward}
-"""By the name that `share.sampler` uses."""
+def weighted(rules: Rules) -> Sampler:
+    """Waggle's own way, see `choosing.py`."""
+
+    def draw(candidates: Sequence[Candidate], limit: int, rng: np.random.Generator) -> list[Decision]:
+        choices = choose(candidates, limit, rng, rules)
+        drawn = zip(candidates, choices, strict=True)
+        return [Decision(c.group.id, choice.reason == "drawn", choice.reason, choice.factors) for c, choice in drawn]
+
+    return draw
+
+
+def sampler(name: str, rules: Rules) -> Sampler:
+    """The sampler of a name that `share.sampler` uses."""
+    return {"uniform": uniform, "top_reward": top_reward, "weighted": weighted(rules)}[name]
 
 
 def mix(
     local: Sequence[Group],
-    pool: Sequence[Group],
+    pool: Sequence[Candidate],
     num_local: int,
     num_foreign: int,
     sampler: Sampler,
@@ -133,4 +148,4 @@ def mix(
             own.append(group)
     drawn = sampler(pool, num_foreign, rng) if num_foreign > 0 else []
     chosen = {decision.id for decision in drawn if decision.used}
-    return Mixed(own, [group for group in pool if group.id in chosen], decisions + drawn)
+    return Mixed(own, [one.group for one in pool if one.group.id in chosen], decisions + drawn)

@@ -30,5 +30,29 @@ def spell_and_count(item: Item) -> str:
     return "\n".join((*lines, f"{ANSWER} {item['answer']}"))
 
 
-WORKINGS: dict[str, Callable[[Item], str]] = {"sum-steps": sum_steps, "spell-and-count": spell_and_count}
+def remainder_steps(item: Item) -> str:
+    """Euclid's algorithm for two numbers: `34, 79` becomes `79 % 34 = 11`, `34 % 11 = 1`, `11 % 1 = 0`, `Answer: 1`."""
+    small, large = sorted(item["metadata"]["numbers"])
+    lines = []
+    while small:
+        lines.append(f"{large} % {small} = {large % small}")
+        small, large = large % small, small
+    return "\n".join((*lines, f"{ANSWER} {item['answer']}"))
+
+
+def factor_steps(item: Item) -> str:
+    """A fraction's parts without the factor: `10/38` becomes `10 = 2 * 5`, `38 = 2 * 19`, `Answer: 5/19`."""
+    facts = item["metadata"]
+    factor, lines = facts["reduction_factor"], []
+    for part in ("numerator", "denominator"):
+        lines.append(f"{facts[part]} = {factor} * {facts['simplified_' + part]}")
+    return "\n".join((*lines, f"{ANSWER} {item['answer']}"))
+
+
+WORKINGS: dict[str, Callable[[Item], str]] = {
+    "sum-steps": sum_steps,
+    "spell-and-count": spell_and_count,
+    "remainder-steps": remainder_steps,
+    "factor-steps": factor_steps,
+}
 """The styles by name."""

@@ -1,0 +1,127 @@
+"""A recipe: what is compared with what, on which questions, with which model, how often.
+
+One TOML file, read strictly: an unknown field, a setting without effect or two arms of one name are refused in a
+sentence. An arm is a named list of settings on top of the recipe's own, the same that `--set` takes.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from waggle.core.codec import digest
+from waggle.core.config import Config, Positive, Section, Share, load, sentence
+from waggle.core.errors import ConfigError
+from waggle.core.types import Family
+from waggle.lab.small import WarmUp, small_model
+from waggle.tasks.families import family
+
+
+class Small(Section):
+    """The small model of a scale experiment, see `small.py`."""
+
+    steps: Positive = 900
+    """Steps of the warm-up on right answers."""
+    unsay: Positive = 60
+    """Steps in which it learns to say them seldom."""
+    right: Share = 0.06
+    """Share of right answers in those."""
+    batch: Positive = 32
+    hidden: Positive = 64
+    layers: Positive = 3
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class Questions(Section):
+    """One family of questions."""
+
+    env: str
+    name: str = ""
+    working: str = ""
+    max_tokens: Positive = 16
+    shots: Annotated[int, Field(ge=0)] = 0
+    config: dict[str, Any] = {}  # noqa: RUF012 (pydantic copies it)
+
+
+class Arm(Section):
+    """What is compared."""
+
+    name: str
+    title: str = ""
+    kind: Literal["plain", "truth", "replay"] = "plain"
+    replayed: Annotated[int, Field(ge=0)] = 0
+    """Own old groups a step, for `replay`."""
+    set: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    seeds: Annotated[tuple[int, ...], Field(strict=False)] = ()
+    """Seeds of this arm alone; those of the recipe where empty."""
+
+
+class Recipe(Section):
+    """The whole experiment."""
+
+    name: str
+    title: str
+    nodes: Positive = 8
+    rounds: Positive = 40
+    every: Positive = 4
+    """Rounds between evaluations."""
+    seeds: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] = (0, 1, 2, 3, 4)
+    questions: int = 0
+    """Seed of the charter, hence of the questions; the same in all cells."""
+    small: Small = Small()
+    family: Annotated[tuple[Questions, ...], Field(strict=False, min_length=1)]
+    set: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Settings of every arm."""
+    arm: Annotated[tuple[Arm, ...], Field(strict=False, min_length=1)]
+
+    @model_validator(mode="after")
+    def _names_are_different(self) -> "Recipe":
+        names = [arm.name for arm in self.arm]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two arms are named {name!r}; give one of them another name")
+        return self
+
+    def families(self) -> tuple[Family, ...]:
+        """The families of questions."""
+        return _families(self)
+
+    def by_digest(self) -> dict[bytes, Family]:
+        """The same by their digests."""
+        return {digest(one): one for one in self.families()}
+
+    def model(self) -> Path:
+        """The folder of the model that all nodes start from, built where needed."""
+        small = self.small.model_dump()
+        return small_model(self.families(), WarmUp(**small))
+
+    def config_of(self, arm: Arm, seed: int) -> Config:
+        """The configuration of an arm's nodes."""
+        return load(None, [*self.set, *arm.set, f"run.seed={seed}", "model.threads=1", "eval.every=0"])
+
+
+def _families(recipe: Recipe) -> tuple[Family, ...]:
+    return tuple(
+        family(q.env, q.config, name=q.name, shots=q.shots, working=q.working, max_tokens=q.max_tokens)
+        for q in recipe.family
+    )
+
+
+def read_recipe(file: Path) -> Recipe:
+    """The recipe in a file; every arm's settings are tried.
+
+    Raises:
+        ConfigError: it cannot be read, or says something that has no meaning or no effect.
+    """
+    try:
+        recipe = Recipe.model_validate(tomllib.loads(file.read_text("utf-8")))
+    except OSError as error:
+        raise ConfigError(f"cannot read the recipe {file}: {error.strerror}; check the path") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from error
+    except ValidationError as error:
+        raise ConfigError(sentence(error, f" in {file}")) from error
+    for arm in recipe.arm:
+        recipe.config_of(arm, 0)
+    return recipe
