@@ -67,6 +67,7 @@ async def play(node: Node) -> Report:
     batch = node.learner.pack(groups, node.key.id)
     step = node.learner.step(batch)
     score = node.steer(number)
+    settle(node, number, score)
     seconds = node.clock.passed_s() - started_s
     state = next_state(node, number, cursor, created_ms, batch, groups, step, score, seconds)
     report = Report(number, own, arrived, mixed, step, score, seconds)
@@ -153,6 +154,7 @@ async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
         if isinstance(news, Refusal):
             refuse(node, arrived, sender, news)
         elif node.hear_of(news.author, news.created_ms):
+            node.trust.contribute(news.author)
             found += offers(news, sender)
     pulled = await pull(node, number, arrived, found)
     screened: list[Screened] = []
@@ -164,7 +166,9 @@ async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
             screened.append(result)
             arrived.marks.append(result.mark)
     admit(node, arrived, screened)
-    arrived.refused.update(node.exchange.take_refused())
+    for (source, reason), num in node.exchange.take_refused().items():
+        arrived.refused[reason] += num
+        node.trust.refuse(source, Reason(reason))  # a flood counts as one
     return arrived
 
 
@@ -188,7 +192,7 @@ async def pull(node: Node, number: int, arrived: Arrived, found: Sequence[Offer]
             signed.add(id(offer.news))
         return True
 
-    chosen = wanted(found, limit, rng, have=have, max_bytes=PULL_BYTES, is_good=is_signed)
+    chosen = wanted(found, limit, rng, have=have, max_bytes=PULL_BYTES, is_good=is_signed, weight=node.weight)
     wishes: dict[bytes, list[Offer]] = {}
     for offer in chosen:
         wishes.setdefault(offer.source, []).append(offer)
@@ -216,6 +220,7 @@ def admit(node: Node, arrived: Arrived, screened: Sequence[Screened]) -> None:
         if isinstance(group, Refusal):
             refuse(node, arrived, one.body.author, group)
         else:
+            node.trust.admit(group.author)
             arrived.admitted.append(Admitted(group, one.size_bytes))
 
 
@@ -223,6 +228,8 @@ def refuse(node: Node, arrived: Arrived, sender: bytes, refusal: Refusal) -> Non
     """Count a refusal by its reason and tell who is to blame."""
     arrived.refused[refusal.reason] += 1
     who = refusal.author or sender
+    if who:
+        node.trust.refuse(who, refusal.reason)
     peer = peer_name(who) if who else "a file"
     node.events.emit("refused", peer=peer, reason=str(refusal.reason), detail=refusal.detail[:200])
 
@@ -237,7 +244,21 @@ def draw_batch(node: Node, number: int, own: Sequence[Group], arrived: Arrived) 
     sampler = SAMPLERS[node.config.share.sampler]
     mixed = mix(own, node.pool.groups(), config.local, config.foreign, sampler, rng)
     node.pool.use(group.id for group in mixed.foreign)
+    node.trust.use(group.author for group in mixed.foreign)
     return mixed
+
+
+def settle(node: Node, number: int, score: Score | None) -> None:
+    """Draw from the round what it says of peers: whose experience helped, who takes and gives, who is left out."""
+    for peer in node.exchange.take_takers():
+        node.trust.take(peer)
+    if score:
+        known = node.state.last_rate >= 0
+        node.trust.credit(score.over().rate - node.state.last_rate if known else None)
+    for change in node.trust.next_round(number):
+        name = peer_name(change.author)
+        node.events.emit(change.event, peer=name, reason=change.reason, until_round=change.until_round)
+    node.serve_by_standing()
 
 
 def next_state(
@@ -270,6 +291,8 @@ def next_state(
         best_rate=rate if better else old.best_rate,
         trained_s=old.trained_s + seconds,
         totals={name: float(value) for name, value in totals.items()},
+        last_rate=rate if score else old.last_rate,
+        standings=node.trust.state(),
     )
 
 

@@ -8,7 +8,7 @@ whatever the bytes, the outcome is a value, and a refusal names its reason.
 A refusal carries its author only once the signature was checked; before that the sender alone is to blame,
 since anyone can write a stranger's name into a message.
 
-Left out: trust in authors over time, which is the caller's to count from refusals.
+Left out: trust in authors over time, which `trust.py` counts from refusals; `View.quarantined` says what came of it.
 """
 
 from collections import OrderedDict
@@ -86,6 +86,7 @@ class Reason(StrEnum):
     TOKENS = "tokens"
     COPY = "copy"
     UNGRADED = "ungraded"
+    QUARANTINED = "quarantined"
 
 
 class Refusal(NamedTuple):
@@ -129,6 +130,8 @@ class View:
     """Digest of my tokenizer; empty where I have none."""
     spells: Callable[[Completion], bool] = lambda completion: True
     """Whether a completion's ids, of my tokenizer, spell its text, end as `finish` says, and hide no special token."""
+    quarantined: Callable[[bytes], str] = lambda author: ""
+    """Why nothing of an author is wanted for now, or nothing."""
     max_groups_per_round: int = 256
     seen: Seen = field(default_factory=Seen)
     charter_id: bytes = field(init=False)
@@ -252,6 +255,8 @@ def _stranger(author: bytes, view: View) -> Refusal | None:
         return Refusal(Reason.OWN, "my own work came back to me")
     if view.members and author not in view.members:
         return Refusal(Reason.NOT_MEMBER, f"{peer_name(author)} is not a member of {view.charter.name!r}")
+    if why := view.quarantined(author):
+        return Refusal(Reason.QUARANTINED, f"{peer_name(author)} is in quarantine for {why}")
     return None
 
 
