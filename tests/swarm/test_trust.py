@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waggle.core.codec import decode, encode
@@ -187,6 +187,7 @@ ROUNDS = st.lists(
 )  # of a node that hears six peers
 
 
+@settings(max_examples=60)
 @given(ROUNDS)
 def test_whatever_happens_weights_and_shares_stay_within_bounds_and_quarantine_ends(
     rounds: list[tuple[list[tuple[str, int]], float | None]],
@@ -205,6 +206,7 @@ def test_whatever_happens_weights_and_shares_stay_within_bounds_and_quarantine_e
             assert not trust.quarantined(one.author)
 
 
+@settings(max_examples=60)
 @given(ROUNDS, st.integers(0, 30))
 def test_what_was_stored_goes_on_as_if_it_had_not_stopped(
     rounds: list[tuple[list[tuple[str, int]], float | None]], stop: int
@@ -287,4 +289,4 @@ def test_a_store_of_announcements_lasts_for_a_window_at_most() -> None:
     trust = Trust()
     for _ in range(10_000):
         trust.contribute(EVE)
-    assert turns(trust, EVE, [False] * 200)[-1] == 0.25
+    assert turns(trust, EVE, [False] * 300)[-1] == 0.25

@@ -22,7 +22,16 @@ from waggle.node.evaluate import Score
 from waggle.node.learner import Step, policy_ref
 from waggle.node.node import Node
 from waggle.node.state import Admitted, Record, State
-from waggle.swarm.admission import Reason, Refusal, Screened, check_signature, finish, screen, screen_announcement
+from waggle.swarm.admission import (
+    Reason,
+    Refusal,
+    Screened,
+    check_quarantine,
+    check_signature,
+    finish,
+    screen,
+    screen_announcement,
+)
 from waggle.swarm.keep import KEEPS
 from waggle.swarm.sampling import SAMPLERS, Mixed, Offer, mix, offers, wanted
 from waggle.swarm.seen import Mark, mark
@@ -153,7 +162,11 @@ async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
         news = screen_announcement(data, sender, node.view, now_ms)
         if isinstance(news, Refusal):
             refuse(node, arrived, sender, news)
-        elif node.hear_of(news.author, news.created_ms):
+        elif not node.hear_of(news.author, news.created_ms):
+            continue
+        elif refusal := check_quarantine(news.author, node.view):
+            refuse(node, arrived, sender, refusal)
+        else:
             node.trust.contribute(news.author)
             found += offers(news, sender)
     pulled = await pull(node, number, arrived, found)

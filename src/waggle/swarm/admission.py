@@ -164,7 +164,7 @@ def screen(data: bytes, view: View, now_ms: int) -> Screened | Refusal:
         return Refusal(Reason(error.reason), str(error))
     body, author = experience.body, experience.body.author
     body_id = digest(body)
-    refusal = _stranger(author, view) or _unsigned(experience, body_id, view)
+    refusal = _stranger(author, view) or check_quarantine(author, view) or _unsigned(experience, body_id, view)
     if refusal:
         return refusal
     refusal = (
@@ -232,6 +232,13 @@ def check_signature(news: Announcement, view: View) -> Refusal | None:
     return Refusal(Reason.SIGNATURE, f"an announcement that {peer_name(news.author)} did not sign")
 
 
+def check_quarantine(author: bytes, view: View) -> Refusal | None:
+    """Whether nothing of this author is wanted for now; to be asked of an announcement once it is known as heard."""
+    if why := view.quarantined(author):
+        return Refusal(Reason.QUARANTINED, f"{peer_name(author)} is in quarantine for {why}")
+    return None
+
+
 def oversized(body: Body, rules: Admission) -> Refusal | None:
     """What of a body is beyond the charter's rules; also for its author, who need not send what all refuse."""
     size = len(body.completions)
@@ -255,8 +262,6 @@ def _stranger(author: bytes, view: View) -> Refusal | None:
         return Refusal(Reason.OWN, "my own work came back to me")
     if view.members and author not in view.members:
         return Refusal(Reason.NOT_MEMBER, f"{peer_name(author)} is not a member of {view.charter.name!r}")
-    if why := view.quarantined(author):
-        return Refusal(Reason.QUARANTINED, f"{peer_name(author)} is in quarantine for {why}")
     return None
 
 
