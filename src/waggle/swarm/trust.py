@@ -48,7 +48,11 @@ LEAST_USEFUL, MOST_USEFUL = 0.5, 1.5
 WINDOW = 64.0
 """Pulls of a peer over which its giving and taking is remembered."""
 GRACE = 6.0
-"""Turns in which every peer is taken to have given: a newcomer is served in full so often, and once more."""
+"""Turns in which every peer is taken to have given: a newcomer is served in full so often, and once more.
+
+A model so weak that its groups seldom have a signal has nothing to announce; it cannot be told from a free rider, and
+the floor is there for it.
+"""
 FAIR = 0.5
 """Share of its turns in which a peer that is served in full gives something."""
 
