@@ -26,9 +26,10 @@ from waggle.node.parcel import Parcel
 from waggle.node.round import play
 from waggle.node.runfolder import RunFolder
 from waggle.node.state import Heard, Snapshot, State
+from waggle.swarm.admission import Reason
 from waggle.swarm.batch import unpack_batch
 from waggle.swarm.sampling import Offer
-from waggle.swarm.trust import FIRST_ROUNDS, FLOOR
+from waggle.swarm.trust import DECAY, FIRST_ROUNDS, FLOOR
 
 
 class Told:
@@ -100,6 +101,18 @@ def test_what_was_asked_for_before_the_quarantine_comes_too_late() -> None:
     assert report.arrived.refused == {"quarantined": 2}
     assert not report.arrived.admitted
     assert EVE.id not in {mark.author for mark in report.arrived.marks}
+
+
+def test_what_the_exchange_refused_is_held_against_its_sender_once_a_round() -> None:
+    swarm = Swarm(1)
+    (node,) = swarm.nodes
+    for reason in (Reason.SIGNATURE, Reason.SIGNATURE, Reason.SCHEMA, Reason.TOO_MANY):
+        node.exchange._refuse(EVE.id, reason, "no")
+    asyncio.run(node.start())
+    report = asyncio.run(play(node))
+    assert report.arrived.refused == {"signature": 2, "schema": 1, "too-many": 1}
+    standing = node.trust.standing(EVE.id)
+    assert (standing.refused, standing.implausible) == (DECAY, 2 * DECAY)
 
 
 class Counted:
