@@ -280,7 +280,7 @@ def test_admission_says_what_the_kit_says() -> None:
             else:
                 assert news.reason == row["verdict"], row
     told = {row["verdict"] for row in (*VECTORS["admission"], *VECTORS["announcements"], *VECTORS["batches"])}
-    untold = {"task", "ungraded", "not-member"}  # of questions, graders and charters that the kit's swarm has not
+    untold = {"task", "ungraded", "not-member", "quarantined"}  # of what the kit's swarm and receiver have not
     assert {str(reason) for reason in admission.Reason} - told == untold
 
 

@@ -68,6 +68,10 @@ def test_mistakes_are_said_in_one_sentence(override: str, says: str) -> None:
 def test_settings_without_effect_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"share\.sampler has no effect"):
         load(None, ["round.foreign=0", "share.sampler=top_reward"])
+    with pytest.raises(ConfigError, match=r"share\.trust has no effect"):
+        load(None, ["round.foreign=0", "share.trust=false"])
+    with pytest.raises(ConfigError, match=r"share\.floor has no effect"):
+        load(None, ["share.tit_for_tat=false", "share.floor=0.5"])
     with pytest.raises(ConfigError, match="clip_low and clip_high have no effect"):
         load(None, ["learn.loss=reinforce", "learn.clip_low=0.1"])
 

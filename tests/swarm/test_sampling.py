@@ -62,6 +62,21 @@ def test_what_i_have_and_what_is_offered_twice_is_pulled_once_at_most() -> None:
     assert [one.entry.id for one in chosen] == [offer(3).entry.id]
 
 
+def test_an_author_of_little_weight_gets_fewer_turns_where_others_wait_and_loses_nothing_where_nobody_does() -> None:
+    many = [offer(number, author) for number in range(20) for author in (ALICE.id, BOB.id, EVE.id)]
+    weights = {ALICE.id: 1.0, BOB.id: 0.5, EVE.id: 0.1}
+    counts: Counter[bytes] = Counter()
+    for seed in range(200):
+        chosen = wanted(many, 10, rng("weights", seed), max_bytes=HUGE, weight=weights.__getitem__)
+        assert len(chosen) == 10
+        counts.update(one.news.author for one in chosen)
+    assert counts[EVE.id] > 60
+    assert 1.7 < counts[ALICE.id] / counts[BOB.id] < 2.3
+    assert 7 < counts[ALICE.id] / counts[EVE.id] < 13
+    alone = [offer(number, EVE.id) for number in range(20)]
+    assert len(wanted(alone, 30, rng(1), max_bytes=HUGE, weight=weights.__getitem__)) == 20
+
+
 @given(st.permutations(range(12)))
 def test_the_order_of_arrival_does_not_matter(order: list[int]) -> None:
     many = [offer(number, (ALICE.id, BOB.id, EVE.id)[number % 3], created_ms=number // 6) for number in range(12)]

@@ -42,6 +42,18 @@ def decode(kind: type[T], data: bytes, max_bytes: int = MAX_BYTES) -> T:
     Raises:
         DecodeError: with `reason` one of `too-large`, `version`, `schema`, `not-canonical`.
     """
+    noun = decode_stored(kind, data, max_bytes)
+    if encode(noun) != data:
+        raise DecodeError("not-canonical", f"{kind.__name__} is not in canonical form")
+    return noun
+
+
+def decode_stored(kind: type[T], data: bytes, max_bytes: int) -> T:
+    """The noun that a node stored for itself, maybe by an earlier release: fields it did not know have their defaults.
+
+    Raises:
+        DecodeError: with `reason` one of `too-large`, `version`, `schema`.
+    """
     if len(data) > max_bytes:
         raise DecodeError("too-large", f"{kind.__name__} has {len(data)} bytes; at most {max_bytes} are accepted")
     if not data or data[0] != VERSION:
@@ -49,13 +61,10 @@ def decode(kind: type[T], data: bytes, max_bytes: int = MAX_BYTES) -> T:
         raise DecodeError("version", f"{kind.__name__} has format version {found}; this program reads {VERSION}")
     decoder = _decoder(kind)
     try:
-        noun = decoder.decode(memoryview(data)[1:])
+        return decoder.decode(memoryview(data)[1:])  # type: ignore[no-any-return]
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         cause = printable(str(error)[:200])  # it may quote what a peer wrote
         raise DecodeError("schema", f"{kind.__name__} is malformed: {cause}") from error
-    if encode(noun) != data:
-        raise DecodeError("not-canonical", f"{kind.__name__} is not in canonical form")
-    return noun  # type: ignore[no-any-return]
 
 
 def digest(noun: msgspec.Struct) -> bytes:

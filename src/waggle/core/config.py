@@ -142,6 +142,12 @@ class ShareConfig(Section):
     """Longest wait for a peer's answer."""
     patience_s: Annotated[float, Field(ge=0, le=600)] = 1.0
     """How long a round waits for answers of peers; what comes later serves the next round."""
+    trust: bool = True
+    """Whether authors whose experience proved bad are asked less often, or not at all for a while."""
+    tit_for_tat: bool = True
+    """Whether a peer that announces nothing in most of its rounds is given only a part of what it asks for."""
+    floor: Share = 0.25
+    """The least part that it is given; at least one group a round of mine."""
 
 
 class NetConfig(Section):
@@ -230,6 +236,10 @@ class Config(Section):
         for field in ("factors", "even", "quota"):
             if share.sampler != "weighted" and getattr(share, field) != getattr(plain, field):
                 raise ValueError(f"share.{field} has no effect with share.sampler = {share.sampler!r}; remove it")
+        if self.round.foreign == 0 and not self.share.trust:
+            raise ValueError("share.trust has no effect with round.foreign = 0; remove one of them")
+        if not self.share.tit_for_tat and self.share.floor != 0.25:
+            raise ValueError("share.floor has no effect without share.tit_for_tat; remove one of them")
         learn = self.learn
         for field in ("baseline", "window"):
             if self.round.foreign == 0 and getattr(learn, field) != getattr(LearnConfig(), field):

@@ -12,7 +12,7 @@ from collections import deque
 from pathlib import Path
 from typing import Protocol
 
-from waggle.core.codec import decode, encode
+from waggle.core.codec import decode_stored, encode
 from waggle.core.errors import DecodeError, RunError
 from waggle.core.events import cut_torn_line, json_line, read_lines
 from waggle.core.files import append_line, disk_errors, folder_atomic, recover_folder, write_atomic
@@ -143,7 +143,7 @@ class DiskArchive:
     def _records(self) -> list[Record]:
         assert self._journal is not None
         try:
-            return [decode(Record, data, MAX_RECORD_BYTES) for data in self._journal.records]
+            return [decode_stored(Record, data, MAX_RECORD_BYTES) for data in self._journal.records]
         except DecodeError as error:
             raise RunError(
                 f"{self._journal.file} was written by another release of waggle ({error}); resume with that release"

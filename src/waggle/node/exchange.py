@@ -7,6 +7,7 @@ is asked once for what it offered recently, so a late joiner, a node that slept 
 all find what is fresh. What peers ask is answered on the transport's thread, which need not be that of the rounds.
 All peers are asked at once, and a round waits for their answers but a moment: what comes later serves the next round,
 so that slow peers hold nobody up. Who fails is left alone for a while, twice as long each time, and is new afterwards.
+A peer that takes and does not give is given less; how much is for `swarm/trust.py` to say.
 """
 
 import asyncio
@@ -72,8 +73,13 @@ class Exchange:
         self._failures: Counter[bytes] = Counter()
         self._rests_until: dict[bytes, int] = {}
         self._looks = 0
-        self._refused: deque[str] = deque(maxlen=1 << 16)
-        """Reasons, in a queue that two threads may use."""
+        self._refused: deque[tuple[bytes, str]] = deque(maxlen=1 << 16)
+        """Senders and reasons, in a queue that two threads may use."""
+        self._takers: deque[bytes] = deque(maxlen=1 << 16)
+        """Who pulled something, likewise."""
+        self._shares: Mapping[bytes, float] = {}
+        self._served: set[bytes] = set()
+        """Whom less than all was given since the last round; replaced as a whole by the thread of the rounds."""
         transport.serve(PULL, self._serve_pull)
         transport.serve(RECENT, self._serve_recent)
         self._inbox = transport.subscribe(charter, self._ruling)
@@ -82,17 +88,25 @@ class Exchange:
         self._told[sender] += 1
         if len(data) <= MAX_ANNOUNCEMENT_BYTES and self._told[sender] <= MAX_TOLD:
             return Ruling.DELIVER
-        self._refused.append("too-large" if len(data) > MAX_ANNOUNCEMENT_BYTES else "too-many")
+        self._refused.append((sender, "too-large" if len(data) > MAX_ANNOUNCEMENT_BYTES else "too-many"))
         return Ruling.REJECT
 
     @property
     def refused(self) -> Counter[str]:
         """What was refused here and not yet taken into a round's record, by reason."""
-        return Counter(tuple(self._refused))
+        return Counter(reason for _, reason in tuple(self._refused))
 
-    def take_refused(self) -> Counter[str]:
-        """The same, which is then taken."""
+    def take_refused(self) -> Counter[tuple[bytes, str]]:
+        """The same by sender and reason, which is then taken."""
         return Counter(self._refused.popleft() for _ in range(len(self._refused)))
+
+    def take_takers(self) -> list[bytes]:
+        """Who pulled from me since the last call, once for each time."""
+        return [self._takers.popleft() for _ in range(len(self._takers))]
+
+    def serve_by(self, shares: Mapping[bytes, float]) -> None:
+        """From now on give these peers only such a share of what they ask for, once until the next call."""
+        self._shares, self._served = shares, set()
 
     async def start(self, bootstrap: Sequence[Peer]) -> Peer:
         """Go online. Nobody reachable is not an error: the node trains alone and keeps trying."""
@@ -228,7 +242,7 @@ class Exchange:
             return []
 
     def _refuse(self, peer: bytes, reason: str, detail: str) -> None:
-        self._refused.append(reason)
+        self._refused.append((peer, reason))
         self._events.emit("refused", peer=peer_name(peer), reason=str(reason), detail=detail)
 
     async def _serve_pull(self, caller: bytes, body: bytes) -> bytes:
@@ -239,7 +253,25 @@ class Exchange:
         for number, i in enumerate(wanted.ids):
             places.setdefault(i, number)  # once, however often it is named
         held = [(number, self._offered.get(i)) for i, number in places.items()]
-        return pack_batch((encode(answers_of(number, body)) for number, body in held if body), MAX_BATCH_BYTES)
+        due = self._due(caller, [(number, body) for number, body in held if body])
+        return pack_batch((encode(answers_of(number, body)) for number, body in due), MAX_BATCH_BYTES)
+
+    def _due(self, caller: bytes, held: list[tuple[int, Body]]) -> list[tuple[int, Body]]:
+        """What a peer is given of what it asked for: all, or its share of the newest, but one group at least.
+
+        A share is given once between two rounds of mine, so that nobody gets more by asking in small portions.
+        """
+        if held:
+            self._takers.append(caller)
+        share = self._shares.get(caller, 1.0)
+        if share >= 1 or not held:
+            return held
+        served = self._served
+        if caller in served:
+            return []
+        served.add(caller)
+        newest = sorted(held, key=lambda one: -one[1].round)
+        return newest[: max(1, int(share * len(held)))]
 
     async def _serve_recent(self, caller: bytes, body: bytes) -> bytes:
         rounds = list(self.window.values())[-MAX_IDS:] if body == self._charter else []

@@ -28,6 +28,7 @@ from waggle.swarm.choosing import Candidate
 from waggle.swarm.estimates import Estimates
 from waggle.swarm.pool import Pool
 from waggle.swarm.seen import Seen
+from waggle.swarm.trust import MAX_HOSTILE, NO_QUARANTINE, Trust
 from waggle.tasks.questions import bucket
 from waggle.tasks.stream import ref_is_drawn
 from waggle.tasks.taskset import Taskset
@@ -78,6 +79,7 @@ class Node:
         self.estimates = Estimates()
         share = config.share
         self.pool = Pool(share.pool_groups, int(share.pool_mb * 1e6), share.max_lag)
+        self.trust = Trust(MAX_HOSTILE if share.trust else NO_QUARANTINE)
         self.exchange = Exchange(transport, taskset.digest, share, events, clock)
         charter, digest = taskset.charter, taskset.digest
         self.view = View(
@@ -88,6 +90,7 @@ class Node:
             is_train=lambda question: bucket(question) == "train",
             tokenizer=learner.tokenizer,
             spells=learner.spells,
+            quarantined=self.trust.quarantined,
         )
         steer = taskset.heldout("steer", config.eval.steer, config.tasks.families) if config.eval.every else []
         report = taskset.heldout("report", config.eval.report, config.tasks.families)
@@ -149,6 +152,17 @@ class Node:
         self.estimates = Estimates(state.estimates)
         self.heard = OrderedDict((h.author, h.created_ms) for h in state.heard)
         self.totals = Counter(state.totals)
+        self.trust.restore(state.standings)
+        self.serve_by_standing()
+
+    def serve_by_standing(self) -> None:
+        """Let the exchange know who is given less than it asks for."""
+        if self.config.share.tit_for_tat:
+            self.exchange.serve_by(self.trust.shares(self.config.share.floor))
+
+    def weight(self, author: bytes) -> float:
+        """Chance that an author is asked where it is its turn."""
+        return self.trust.weight(author) if self.config.share.trust else 1.0
 
     def snapshot(self) -> Snapshot:
         """Everything besides weights and optimiser."""
@@ -158,7 +172,13 @@ class Node:
     def candidates(self, number: int) -> list[Candidate]:
         """The groups of the pool and what is known of each, oldest first."""
         return [
-            Candidate(kept.group, number - kept.round, kept.uses, self.estimates.rate(kept.group.task), 1.0)
+            Candidate(
+                kept.group,
+                number - kept.round,
+                kept.uses,
+                self.estimates.rate(kept.group.task),
+                self.trust.weight(kept.group.author),
+            )
             for kept in self.pool.entries()
         ]
 

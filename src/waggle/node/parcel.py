@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from waggle.core.codec import decode, digest_bytes, encode, pack, unpack
+from waggle.core.codec import decode, decode_stored, digest_bytes, encode, pack, unpack
 from waggle.core.errors import DecodeError, RunError
 from waggle.core.files import disk_errors, write_atomic
 from waggle.core.sealing import charter_digest
@@ -69,7 +69,7 @@ def _rounds(folder: RunFolder, checkpoint: Path) -> dict[int, tuple[Experience, 
     journal = folder.journals / f"{checkpoint.name}.log"
     for data in read_records(journal)[0]:
         try:
-            record = decode(Record, data, MAX_RECORD_BYTES)
+            record = decode_stored(Record, data, MAX_RECORD_BYTES)
         except DecodeError as error:
             raise RunError(f"{journal} was written by another release of waggle ({error}); use that one") from error
         found[record.state.round] = record.sealed

@@ -22,7 +22,16 @@ from waggle.node.evaluate import Score
 from waggle.node.learner import Step, policy_ref
 from waggle.node.node import Node
 from waggle.node.state import Admitted, Record, State
-from waggle.swarm.admission import Reason, Refusal, Screened, check_signature, finish, screen, screen_announcement
+from waggle.swarm.admission import (
+    Reason,
+    Refusal,
+    Screened,
+    check_quarantine,
+    check_signature,
+    finish,
+    screen,
+    screen_announcement,
+)
 from waggle.swarm.choosing import Rules
 from waggle.swarm.keep import KEEPS
 from waggle.swarm.sampling import Mixed, Offer, mix, offers, sampler, wanted
@@ -68,6 +77,7 @@ async def play(node: Node) -> Report:
     batch = node.learner.pack(groups, node.key.id, node.rates(mixed.foreign))
     step = node.learner.step(batch)
     score = node.steer(number)
+    settle(node, number, score)
     seconds = node.clock.passed_s() - started_s
     state = next_state(node, number, cursor, created_ms, batch, groups, step, score, seconds)
     report = Report(number, own, arrived, mixed, step, score, seconds)
@@ -153,7 +163,12 @@ async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
         news = screen_announcement(data, sender, node.view, now_ms)
         if isinstance(news, Refusal):
             refuse(node, arrived, sender, news)
-        elif node.hear_of(news.author, news.created_ms):
+        elif not node.hear_of(news.author, news.created_ms):
+            continue
+        elif refusal := check_quarantine(news.author, node.view):
+            refuse(node, arrived, sender, refusal)
+        else:
+            node.trust.contribute(news.author)
             found += offers(news, sender)
     pulled = await pull(node, number, arrived, found)
     screened: list[Screened] = []
@@ -165,7 +180,9 @@ async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
             screened.append(result)
             arrived.marks.append(result.mark)
     admit(node, arrived, screened)
-    arrived.refused.update(node.exchange.take_refused())
+    for (source, reason), num in node.exchange.take_refused().items():
+        arrived.refused[reason] += num
+        node.trust.refuse(source, Reason(reason))  # a flood counts as one
     return arrived
 
 
@@ -189,7 +206,7 @@ async def pull(node: Node, number: int, arrived: Arrived, found: Sequence[Offer]
             signed.add(id(offer.news))
         return True
 
-    chosen = wanted(found, limit, rng, have=have, max_bytes=PULL_BYTES, is_good=is_signed)
+    chosen = wanted(found, limit, rng, have=have, max_bytes=PULL_BYTES, is_good=is_signed, weight=node.weight)
     wishes: dict[bytes, list[Offer]] = {}
     for offer in chosen:
         wishes.setdefault(offer.source, []).append(offer)
@@ -217,6 +234,7 @@ def admit(node: Node, arrived: Arrived, screened: Sequence[Screened]) -> None:
         if isinstance(group, Refusal):
             refuse(node, arrived, one.body.author, group)
         else:
+            node.trust.admit(group.author)
             arrived.admitted.append(Admitted(group, one.size_bytes))
 
 
@@ -224,6 +242,8 @@ def refuse(node: Node, arrived: Arrived, sender: bytes, refusal: Refusal) -> Non
     """Count a refusal by its reason and tell who is to blame."""
     arrived.refused[refusal.reason] += 1
     who = refusal.author or sender
+    if who:
+        node.trust.refuse(who, refusal.reason)
     peer = peer_name(who) if who else "a file"
     node.events.emit("refused", peer=peer, reason=str(refusal.reason), detail=refusal.detail[:200])
 
@@ -239,7 +259,21 @@ def draw_batch(node: Node, number: int, own: Sequence[Group], arrived: Arrived) 
     chosen_by = sampler(share.sampler, Rules(share.factors, share.even, share.quota))
     mixed = mix(own, node.candidates(number), config.local, config.foreign, chosen_by, rng)
     node.use(group.id for group in mixed.foreign)
+    node.trust.use(group.author for group in mixed.foreign)
     return mixed
+
+
+def settle(node: Node, number: int, score: Score | None) -> None:
+    """Draw from the round what it says of peers: whose experience helped, who takes and gives, who is left out."""
+    for peer in node.exchange.take_takers():
+        node.trust.take(peer)
+    if score:
+        known = node.state.last_rate >= 0
+        node.trust.credit(score.over().rate - node.state.last_rate if known else None)
+    for change in node.trust.next_round(number):
+        name = peer_name(change.author)
+        node.events.emit(change.event, peer=name, reason=change.reason, until_round=change.until_round)
+    node.serve_by_standing()
 
 
 def next_state(
@@ -274,6 +308,8 @@ def next_state(
         trained_s=old.trained_s + seconds,
         totals={name: float(value) for name, value in totals.items()},
         estimates=node.estimates.state(),
+        last_rate=rate if score else old.last_rate,
+        standings=node.trust.state(),
     )
 
 

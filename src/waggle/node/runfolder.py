@@ -28,14 +28,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from waggle import __version__
-from waggle.core.codec import decode, encode
+from waggle.core.codec import decode_stored, encode
 from waggle.core.config import Config, dump, load
 from waggle.core.errors import ConfigError, DecodeError, RunError
 from waggle.core.files import disk_errors, write_atomic
 from waggle.core.types import Charter
 
-FORMAT = 2
-"""1 had no configuration in the folder of a swarm, whose nodes lived in one process."""
+FORMAT = 3
+"""1 had no configuration in the folder of a swarm, whose nodes lived in one process; 2 had no standings of authors."""
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -206,12 +206,12 @@ def is_locked(path: Path) -> bool:
 
 
 def read_noun(kind: type[T], file: Path, max_bytes: int = 1 << 30) -> T:
-    """Decode a file of canonical bytes.
+    """Decode a file of canonical bytes, maybe of an earlier release.
 
     Raises:
         RunError: it is missing or damaged.
     """
     try:
-        return decode(kind, file.read_bytes(), max_bytes)
+        return decode_stored(kind, file.read_bytes(), max_bytes)
     except (OSError, DecodeError) as error:
         raise RunError(f"{file} is missing or damaged ({error}); start a new run") from error

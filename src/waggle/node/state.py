@@ -2,11 +2,13 @@
 
 A round ends with one journal record. What is stored is what happened (the batch, what was admitted, which
 groups were used), so that replaying a record from the checkpoint's state gives the state after it, bit for bit.
+New fields are added at the end, with defaults: folders of earlier releases are read as they are (`decode_stored`).
 """
 
 from waggle.core.types import Digest, Experience, Group, Noun, PeerId
 from waggle.swarm.estimates import Estimate
 from waggle.swarm.seen import Mark
+from waggle.swarm.trust import Standing
 from waggle.tasks.stream import Cursor
 
 MAX_RECORD_BYTES = 1 << 30
@@ -37,6 +39,10 @@ class State(Noun, frozen=True):
     totals: dict[str, float] = {}  # noqa: RUF012 (msgspec copies it)
     estimates: tuple[Estimate, ...] = ()
     """Of my own success."""
+    last_rate: float = -1.0
+    """The last steering evaluation; below 0 before the first."""
+    standings: tuple[Standing, ...] = ()
+    """What is thought of authors, the longest silent first."""
 
 
 class Admitted(Noun, frozen=True):

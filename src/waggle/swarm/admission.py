@@ -8,7 +8,7 @@ whatever the bytes, the outcome is a value, and a refusal names its reason.
 A refusal carries its author only once the signature was checked; before that the sender alone is to blame,
 since anyone can write a stranger's name into a message.
 
-Left out: trust in authors over time, which is the caller's to count from refusals.
+Left out: trust in authors over time, which `trust.py` counts from refusals; `View.quarantined` says what came of it.
 """
 
 from collections import OrderedDict
@@ -86,6 +86,7 @@ class Reason(StrEnum):
     TOKENS = "tokens"
     COPY = "copy"
     UNGRADED = "ungraded"
+    QUARANTINED = "quarantined"
 
 
 class Refusal(NamedTuple):
@@ -129,6 +130,8 @@ class View:
     """Digest of my tokenizer; empty where I have none."""
     spells: Callable[[Completion], bool] = lambda completion: True
     """Whether a completion's ids, of my tokenizer, spell its text, end as `finish` says, and hide no special token."""
+    quarantined: Callable[[bytes], str] = lambda author: ""
+    """Why nothing of an author is wanted for now, or nothing."""
     max_groups_per_round: int = 256
     seen: Seen = field(default_factory=Seen)
     charter_id: bytes = field(init=False)
@@ -161,7 +164,7 @@ def screen(data: bytes, view: View, now_ms: int) -> Screened | Refusal:
         return Refusal(Reason(error.reason), str(error))
     body, author = experience.body, experience.body.author
     body_id = digest(body)
-    refusal = _stranger(author, view) or _unsigned(experience, body_id, view)
+    refusal = _stranger(author, view) or check_quarantine(author, view) or _unsigned(experience, body_id, view)
     if refusal:
         return refusal
     refusal = (
@@ -227,6 +230,13 @@ def check_signature(news: Announcement, view: View) -> Refusal | None:
     if view.is_signed(news.author, announcement_head(news), news.signature):
         return None
     return Refusal(Reason.SIGNATURE, f"an announcement that {peer_name(news.author)} did not sign")
+
+
+def check_quarantine(author: bytes, view: View) -> Refusal | None:
+    """Whether nothing of this author is wanted for now; to be asked of an announcement once it is known as heard."""
+    if why := view.quarantined(author):
+        return Refusal(Reason.QUARANTINED, f"{peer_name(author)} is in quarantine for {why}")
+    return None
 
 
 def oversized(body: Body, rules: Admission) -> Refusal | None:

@@ -64,12 +64,14 @@ def wanted(
     have: Container[bytes] = (),
     max_bytes: int,
     is_good: Callable[[Offer], bool] = lambda offer: True,
+    weight: Callable[[bytes], float] = lambda author: 1.0,
 ) -> list[Offer]:
     """At most `limit` offers of `max_bytes` together to pull, none that I have and none that is not good.
 
     Authors take turns in random order; of each the newest round comes first, in random order within it. A group that
     two authors list counts for both, so that nobody can hide another's by listing it. `is_good` is asked only of what
-    would be chosen.
+    would be chosen. An author of weight w, above 0, passes its turn with probability 1 - w: it gets fewer where others
+    wait, and loses nothing where there is room for all.
     """
     queues: dict[bytes, list[Offer]] = {}
     for offer in {(o.news.author, o.entry.id): o for o in offered if o.entry.id not in have}.values():
@@ -84,6 +86,8 @@ def wanted(
     room_bytes = max_bytes
     while authors and len(chosen) < limit:
         for author in list(authors):
+            if (chance := weight(author)) < 1 and rng.random() >= chance:
+                continue
             offer = queues[author].pop()
             if offer.entry.size_bytes <= room_bytes and len(chosen) < limit and is_good(offer):
                 chosen.append(offer)
