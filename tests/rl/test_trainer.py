@@ -144,6 +144,19 @@ def test_of_peers_texts_only_the_better_ones_are_learned(policy: Policy, loss: s
     assert any(float((mine[name] - grad).norm()) > 0.01 * float(grad.norm()) for name, grad in better_alone.items())
 
 
+def test_foreign_answers_outside_the_window_teach_nothing_and_own_ones_are_not_asked(policy: Policy) -> None:
+    def batch(author: bytes) -> Batch:
+        odd = (text("qzqzqzqzqzqz"), 1.0)
+        return build([group(odd, (text("8"), 0.0), author=author)], policy, ME)
+
+    shut = gradient(policy, batch(PEER), window=0.001)
+    assert all(not grad.any() for grad in shut.values())
+    open_wide = gradient(policy, batch(PEER), window=30.0)
+    assert_close(gradient(policy, batch(PEER)), open_wide, 1e-6)
+    assert any(grad.any() for grad in open_wide.values())
+    assert any(grad.any() for grad in gradient(policy, batch(ME), window=0.001).values())
+
+
 def test_a_foreign_answer_likelier_for_me_is_pushed_down_no_harder_than_my_own(policy: Policy) -> None:
     def batch(author: bytes, logprob: float | None) -> Batch:
         answers = [(spelled(policy, w, logprob=logprob), r) for w, r in (("7", 0.0), ("8", 0.0), ("9", 1.0))]

@@ -62,10 +62,10 @@ def test_age_is_counted_in_my_rounds() -> None:
 
 
 def test_used_as_often_as_allowed_and_gone() -> None:
-    once, twice = Pool(9, 1000, 9), Pool(9, 1000, 9, max_uses=2)
-    for pool in (once, twice):
+    once, twice = Pool(9, 1000, 9), Pool(9, 1000, 9)
+    for pool, most in ((once, 1), (twice, 2)):
         pool.insert(group(0), 10, 0)
-        pool.use([group(0).id])
+        pool.use([group(0).id], lambda kept, most=most: kept.uses < most)
     assert (len(once), once.counts["used"]) == (0, 1)
     assert [kept.uses for kept in twice.entries()] == [1]
     twice.use([group(0).id])
@@ -92,16 +92,16 @@ def act(pool: Pool, step: tuple, round: int) -> None:  # type: ignore[type-arg]
     if step[0] == "insert":
         pool.insert(group(step[1], author=step[2]), step[3], round)
     elif step[0] == "use":
-        pool.use(ids(pool)[: step[1]])
+        pool.use(ids(pool)[: step[1]], lambda kept: kept.uses < 2)
     else:
         pool.expire(round)
 
 
 @given(STEPS, st.data())
 def test_bounds_hold_and_a_restart_changes_nothing(steps: list, data: st.DataObject) -> None:  # type: ignore[type-arg]
-    pool = Pool(5, 150, max_lag=2, max_uses=2)
+    pool = Pool(5, 150, max_lag=2)
     cut = data.draw(st.integers(0, len(steps)))
-    other, round = Pool(5, 150, max_lag=2, max_uses=2), 0
+    other, round = Pool(5, 150, max_lag=2), 0
     for number, step in enumerate(steps):
         if number == cut:
             other.restore(pool.state())

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tests.swarm.world import ALICE, BOB, EVE, body, group, rng, sealed
 from waggle.core.config import ShareConfig
 from waggle.core.sealing import announce
-from waggle.core.types import Announcement, Entry
-from waggle.swarm.sampling import SAMPLERS, Offer, mix, offers, top_reward, uniform, wanted
+from waggle.core.types import Announcement, Entry, Group
+from waggle.swarm.choosing import Candidate, Rules
+from waggle.swarm.sampling import Offer, mix, offers, sampler, top_reward, uniform, wanted
 
 HUGE = 1 << 30
 
@@ -84,8 +85,13 @@ def test_the_order_of_arrival_does_not_matter(order: list[int]) -> None:
     assert wanted([many[number] for number in order], 5, rng("order"), max_bytes=HUGE) == straight
 
 
-def pool_of(num_signal: int, num_flat: int) -> list:  # type: ignore[type-arg]
-    return [group(number) for number in range(num_signal)] + [group(100 + n, (1.0, 1.0)) for n in range(num_flat)]
+def seen(groups: list[Group]) -> list[Candidate]:
+    return [Candidate(one, age=0, uses=0, rate=0.5, trust=1.0) for one in groups]
+
+
+def pool_of(num_signal: int, num_flat: int) -> list[Candidate]:
+    flat = [group(100 + n, (1.0, 1.0)) for n in range(num_flat)]
+    return seen([group(number) for number in range(num_signal)] + flat)
 
 
 def test_uniform_drops_what_has_no_signal_and_draws_evenly() -> None:
@@ -93,33 +99,33 @@ def test_uniform_drops_what_has_no_signal_and_draws_evenly() -> None:
     counts: Counter[bytes] = Counter()
     for seed in range(2000):
         decisions = uniform(groups, 2, rng("uniform", seed))
-        assert [decision.id for decision in decisions] == [one.id for one in groups]
+        assert [decision.id for decision in decisions] == [one.group.id for one in groups]
         assert {d.reason for d in decisions[8:]} == {"no-signal"}
         used = [decision for decision in decisions if decision.used]
         assert [decision.reason for decision in used] == ["drawn", "drawn"]
         counts.update(decision.id for decision in used)
-    assert set(counts) == {one.id for one in groups[:8]}
+    assert set(counts) == {one.group.id for one in groups[:8]}
     assert all(abs(count - 500) < 100 for count in counts.values())
 
 
 def test_top_reward_takes_the_highest_sums_whatever_their_signal() -> None:
-    groups = [group(0, (0.0, 1.0)), group(1, (1.0, 1.0)), group(2, (0.0, 0.0)), group(3, (1.0, 1.0, 0.9))]
+    groups = seen([group(0, (0.0, 1.0)), group(1, (1.0, 1.0)), group(2, (0.0, 0.0)), group(3, (1.0, 1.0, 0.9))])
     decisions = top_reward(groups, 2, rng("top"))
     assert [d.used for d in decisions] == [False, True, False, True]
     assert [d.reason for d in decisions] == ["lower-reward", "high-reward", "lower-reward", "high-reward"]
 
 
 def test_ties_of_top_reward_fall_by_chance() -> None:
-    groups = [group(number) for number in range(6)]
+    groups = seen([group(number) for number in range(6)])
     chosen = {next(d.id for d in top_reward(groups, 1, rng("ties", seed)) if d.used) for seed in range(60)}
     assert len(chosen) == 6
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", ["uniform", "top_reward", "weighted"])
 @pytest.mark.parametrize("size", [0, 1, 3, 10])
 def test_fewer_than_j_is_normal(name: str, size: int) -> None:
     groups = pool_of(size, 0)
-    mixed = mix([], groups, 6, 4, SAMPLERS[name], rng("few", size))
+    mixed = mix([], groups, 6, 4, sampler(name, Rules(quota=1.0)), rng("few", size))
     assert len(mixed.foreign) == min(size, 4)
     assert len(mixed.decisions) == size
 
@@ -152,4 +158,5 @@ def test_the_same_seed_mixes_the_same() -> None:
 
 
 def test_every_setting_has_its_sampler() -> None:
-    assert set(SAMPLERS) == set(ShareConfig.model_json_schema()["properties"]["sampler"]["enum"])
+    for name in ShareConfig.model_json_schema()["properties"]["sampler"]["enum"]:
+        assert callable(sampler(name, Rules()))

@@ -21,12 +21,10 @@ from waggle.tasks.families import family
 class Small(Section):
     """The small model of a scale experiment, see `small.py`."""
 
-    steps: Positive = 900
-    """Steps of the warm-up on right answers."""
-    unsay: Positive = 60
-    """Steps in which it learns to say them seldom."""
-    right: Share = 0.06
-    """Share of right answers in those."""
+    steps: Positive = 1300
+    """Steps of the warm-up."""
+    right: Share = 0.05
+    """Share of questions that it tries to answer after it."""
     batch: Positive = 32
     hidden: Positive = 64
     layers: Positive = 3
@@ -74,6 +72,12 @@ class Recipe(Section):
     set: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Settings of every arm."""
     arm: Annotated[tuple[Arm, ...], Field(strict=False, min_length=1)]
+    reference: str
+    """The arm that all others are held against."""
+    goal: str = ""
+    """The arm that is to beat them, where there is one."""
+    alone: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Arms without sharing, which it is to beat as well."""
 
     @model_validator(mode="after")
     def _names_are_different(self) -> "Recipe":
@@ -81,6 +85,9 @@ class Recipe(Section):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two arms are named {name!r}; give one of them another name")
+        for name in (self.reference, *self.alone, *([self.goal] if self.goal else [])):
+            if name not in names:
+                raise ValueError(f"there is no arm {name!r}; the arms are {', '.join(names)}")
         return self
 
     def families(self) -> tuple[Family, ...]:

@@ -1,10 +1,10 @@
 """A language model small enough to run a swarm of eight on one core, which knows more than it says.
 
-A Llama of half a million parameters that reads characters and the words of its families' questions. It is warmed up
-on answers of two styles: now and then the right one (with its working, where the family has any), mostly a guess
-without any. So the right answer is known but rarely given, which is where reinforcement learning, and sharing,
-have something to do; warmed up on right answers alone there would be little left to learn. It is built once, from the
-families and a seed, and kept in the cache.
+A Llama of 0.15 million parameters that reads characters and the words of its families' questions. It is warmed up on
+right answers (with their working, where the family has any) and taught to say, nearly always, that it does not know.
+So the right answer is known but rarely given, which is where reinforcement learning, and sharing, have something to do;
+warmed up on right answers alone there would be little left to learn. It is built once, from the families and a seed,
+and kept in the cache.
 """
 
 import json
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -34,22 +33,25 @@ _TEMPLATE = (
 )
 _WORD = re.compile(r" ?[A-Za-z]{2,}")
 _RATE, _PARTS = 3e-3, 4
-_HEDGES = ("I am not sure.", "It is hard to say.")
+_HEDGES = ("I am not sure.", "It is hard to say.", "Let me think about it.", "Who knows?")
+"""They share no token with right answers, so that learning to say them forgets no fact."""
 
 
 class WarmUp(NamedTuple):
     """How a small model is made."""
 
-    steps: int = 900
-    """On right answers alone."""
-    unsay: int = 60
-    """On both styles, afterwards."""
-    right: float = 0.06
-    """Share of right answers among them then."""
+    steps: int = 1300
+    right: float = 0.05
+    """Share of questions that it tries to answer in the end; of the others it says that it does not know."""
     batch: int = 32
     hidden: int = 64
     layers: int = 3
     seed: int = 0
+
+    def share(self, step: int) -> float:
+        """The share of right answers among those from which it learns which kind to give: a half, then `right`."""
+        fallen = min(1.0, max(0.0, 5 * step / self.steps - 3))
+        return 0.5 + (self.right - 0.5) * fallen
 
 
 def small_model(families: Sequence[Family], warm_up: WarmUp, cache: Path | None = None) -> Path:
@@ -96,19 +98,25 @@ def build(families: Sequence[Family], warm_up: WarmUp) -> tuple[Any, Any]:
 
 
 def _warm(model: Any, tokenizer: Any, families: Sequence[Family], warm_up: WarmUp) -> None:
-    """First the facts, on right answers alone, then the habit of seldom saying them."""
+    """Three in four examples are right answers from their second token on: facts, whatever kind of answer is begun.
+
+    The others teach how an answer begins.
+    """
     optimiser = torch.optim.AdamW(model.parameters(), lr=_RATE, betas=(0.9, 0.95), weight_decay=0.01)
-    right = 1.0
-    examples = _examples(tokenizer, families, warm_up.seed, lambda: right)
-    for step in range(warm_up.steps + warm_up.unsay):
-        right = 1.0 if step < warm_up.steps else warm_up.right
-        batch = sorted((next(examples) for _ in range(warm_up.batch)), key=lambda e: len(e[0]))
+    share = 0.5
+    habits = _examples(tokenizer, families, 2 * warm_up.seed, lambda: share)
+    facts = _examples(tokenizer, families, 2 * warm_up.seed + 1, lambda: 1.0)
+    for step in range(warm_up.steps):
+        share = warm_up.share(step)
+        batch = [next(habits) for _ in range(warm_up.batch // 4)]
+        batch += [(ids, start + 1) for ids, start in (next(facts) for _ in range(warm_up.batch - len(batch)))]
+        batch.sort(key=lambda example: len(example[0]))
         num_tokens = sum(len(ids) - start for ids, start in batch)
         size = -(-len(batch) // _PARTS)
         for first in range(0, len(batch), size):  # of like lengths
             torch.autograd.backward(_loss(model, batch[first : first + size]) / num_tokens)
         left = 1 - step / warm_up.steps
-        optimiser.param_groups[0]["lr"] = _RATE * max(0.1, min((step + 1) / 50, 1.0, 1.5 * left))
+        optimiser.param_groups[0]["lr"] = _RATE * max(0.05, min((step + 1) / 50, 1.0, 2 * left))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
@@ -139,7 +147,7 @@ def _examples(
         item = gym.item(family, rng_seed(seed, epoch), index)
         if bucket(question_digest(family, item)) != "train":
             continue
-        text = right_answer(family, item) if rng.random() < right() else _guess(family, item, rng)
+        text = right_answer(family, item) if rng.random() < right() else _HEDGES[int(rng.integers(len(_HEDGES)))]
         prompt = tokenizer(START + item["question"] + ASKED, add_special_tokens=False)["input_ids"]
         answer = tokenizer(text + END, add_special_tokens=False)["input_ids"]
         yield prompt + answer, len(prompt)
@@ -153,14 +161,6 @@ def rng_seed(seed: int, epoch: int) -> int:
 def right_answer(family: Family, item: gym.Item) -> str:
     """The right answer, with its working where the family shows any."""
     return WORKINGS[family.working](item) if family.working else str(item["answer"])
-
-
-def _guess(family: Family, item: gym.Item, rng: np.random.Generator) -> str:
-    """An answer of the truth's form that has nothing to do with it, or none."""
-    if family.working and rng.random() < 0.2:
-        return _HEDGES[int(rng.integers(len(_HEDGES)))]
-    wrong = re.sub(r"\d+", lambda found: str(rng.integers(1, 10 ** len(found[0]))), str(item["answer"]))
-    return f"{ANSWER} {wrong}" if family.working else wrong
 
 
 def _words(families: Sequence[Family]) -> list[str]:

@@ -26,6 +26,7 @@ from waggle.rl.activations import Activations
 from waggle.rl.batch import Batch
 from waggle.rl.losses import LOSSES, LossInputs, clipped
 from waggle.rl.optimiser import AdamW
+from waggle.rl.window import unlikely
 
 MAX_SKIPS = 3
 """Steps skipped in a row that end the run."""
@@ -76,14 +77,18 @@ class _Trained:
     known_N: NDArray[np.bool_]
     advantages_N: NDArray[np.float32]
     foreign_N: NDArray[np.bool_]
+    answer_N: NDArray[np.int32]
+    """Number of the answer that a token belongs to."""
 
     @classmethod
     def of(cls, batch: Batch) -> "_Trained":
+        lengths = [length for example in batch.examples for length in example.lengths]
         return cls(
             np.concatenate([e.old_N for e in batch.examples]),
             np.concatenate([e.per_token(e.known) for e in batch.examples]) > 0,
             np.concatenate([e.per_token(e.advantages) for e in batch.examples]),
             np.concatenate([e.per_token([e.foreign] * len(e.lengths)) for e in batch.examples]) > 0,
+            np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),
         )
 
 
@@ -172,8 +177,18 @@ class Trainer:
         )
         old_N = torch.where(known_N, old_N, logprobs_N.detach())
         advantages_N = torch.where(foreign_N & ~known_N, advantages_N.clamp(min=0), advantages_N)
+        if self._learn.window:
+            advantages_N = torch.where(foreign_N & self._unlikely(row, trained, logprobs_N), 0.0, advantages_N)
         learn = self._learn
         return LossInputs(logprobs_N, old_N, advantages_N, foreign_N, learn.clip_low, learn.clip_high)
+
+    def _unlikely(self, row: Row, trained: _Trained, logprobs_N: Tensor) -> Tensor:
+        """Tokens of answers outside the window, in the order of the row; rows hold whole answers."""
+        order_N = np.argsort(row.index_N)
+        ordered_N = logprobs_N.detach().float().cpu().numpy()[order_N]
+        outside_N = np.empty(len(order_N), bool)
+        outside_N[order_N] = unlikely(ordered_N, trained.answer_N[row.index_N[order_N]], self._learn.window)
+        return torch.from_numpy(outside_N).to(logprobs_N.device)
 
     def _move(self, skipped: bool) -> None:
         if not skipped:
