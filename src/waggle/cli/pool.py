@@ -17,6 +17,28 @@ app.add_typer(pool, name="pool")
 Run = Annotated[Path, typer.Argument(help="A run folder; its nodes may be running.", show_default=False)]
 
 
+@pool.command("explain")
+def explain(run: Run) -> None:
+    """Say what became of peers' experience, by peer: how much was used, by which weights, and why the rest was not.
+
+    From the nodes' events, as far back as they reach.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from waggle.node.explaining import lines_of, summary
+    from waggle.node.runfolder import RunFolder, node_folders
+
+    console = Console(markup=False, highlight=False)
+    for folder in node_folders(run):
+        table = Table(
+            "peer", "used", "not used, by reason", "mean factors of what was used", title=folder.name, box=None
+        )
+        for row in lines_of(summary(RunFolder(folder))):
+            table.add_row(*row)
+        console.print(table if table.row_count else f"{folder.name} has not met any experience of peers")
+
+
 @pool.command("export")
 def export_(run: Run, file: Annotated[Path, typer.Argument(help="The parcel to write.", show_default=False)]) -> None:
     """Write what a run's nodes offer their peers into one file: a parcel."""

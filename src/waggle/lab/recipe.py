@@ -21,9 +21,9 @@ from waggle.tasks.families import family
 class Small(Section):
     """The small model of a scale experiment, see `small.py`."""
 
-    steps: Positive = 1300
+    steps: Positive = 1500
     """Steps of the warm-up."""
-    right: Share = 0.05
+    right: Share = 0.1
     """Share of questions that it tries to answer after it."""
     batch: Positive = 32
     hidden: Positive = 64

@@ -19,6 +19,7 @@ from waggle.core.rng import rng_for, seed_for
 from waggle.core.sealing import seal
 from waggle.core.types import Body, Completion, Experience, Group, Rollout, Sampling, Task
 from waggle.node.evaluate import Score
+from waggle.node.explaining import tell
 from waggle.node.learner import Step, policy_ref
 from waggle.node.node import Node
 from waggle.node.state import Admitted, Record, State
@@ -328,6 +329,7 @@ def record(node: Node, state: State, report: Report, batch: bytes, sealed: Seque
         trained_s=round(state.trained_s, 3),
         **_traffic(node),
     )
+    tell(node, state.round, mixed)
     node.note_unsaved(unsaved)
     fates = {decision.id: decision.reason for decision in mixed.decisions}
     groups = {g.id: g for g in (*report.own, *mixed.foreign)}

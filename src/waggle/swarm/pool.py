@@ -38,6 +38,7 @@ class Pool:
         self.size_bytes = 0
         self.counts: Counter[str] = Counter()
         """Groups that came (`inserted`) and that left, by reason."""
+        self._left: list[tuple[bytes, str]] = []
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -80,6 +81,11 @@ class Pool:
             self._drop(group_id, "expired")
         return len(old)
 
+    def take_left(self) -> list[tuple[bytes, str]]:
+        """Author and reason of each group that has left unused since the last call."""
+        left, self._left = self._left, []
+        return left
+
     def state(self) -> bytes:
         """The whole pool, for a checkpoint."""
         return encode(_State(tuple(self._kept.values()), dict(self.counts)))
@@ -108,3 +114,5 @@ class Pool:
             del self._num_held[author]
         self.size_bytes -= kept.size_bytes
         self.counts[reason] += 1
+        if not kept.uses:
+            self._left.append((author, reason))
