@@ -16,7 +16,21 @@ from typer.core import TyperGroup
 
 from waggle.core.errors import WaggleError, printable
 
-ORDER = ("swarm", "join", "new", "status", "pause", "eval", "chat", "pool", "tasks", "config", "key", "doctor")
+ORDER = (
+    "swarm",
+    "join",
+    "new",
+    "status",
+    "pause",
+    "eval",
+    "experiment",
+    "chat",
+    "pool",
+    "tasks",
+    "config",
+    "key",
+    "doctor",
+)
 """The commands as `--help` lists them: learn together, look, set up."""
 
 
@@ -85,4 +99,4 @@ def main() -> None:
 
 def register() -> None:
     """Import the modules that hold the commands."""
-    from waggle.cli import look, pool, run, setup  # noqa: F401
+    from waggle.cli import experiment, look, pool, run, setup  # noqa: F401

@@ -62,7 +62,8 @@ def type_words(info: FieldInfo) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(f'"{value}"' for value in get_args(kind))
     if get_origin(kind) is tuple:
-        return f"list of {_WORDS[get_args(kind)[0]]}s"
+        of = get_args(kind)[0]
+        return f"list of {', '.join(get_args(of))}" if get_origin(of) is Literal else f"list of {_WORDS[of]}s"
     bounds = (f", {_BOUNDS[type(bound)]} {_value(bound)}" for bound in info.metadata if type(bound) in _BOUNDS)
     return _WORDS[kind] + "".join(bounds)
 

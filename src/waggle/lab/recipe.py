@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from waggle.core.codec import digest
 from waggle.core.config import Config, Positive, Section, Share, load, sentence
-from waggle.core.errors import ConfigError
+from waggle.core.errors import ConfigError, TaskError
 from waggle.core.types import Family
 from waggle.lab.small import WarmUp, small_model
 from waggle.tasks.families import family
@@ -21,9 +21,9 @@ from waggle.tasks.families import family
 class Small(Section):
     """The small model of a scale experiment, see `small.py`."""
 
-    steps: Positive = 1500
+    steps: Positive = 2600
     """Steps of the warm-up."""
-    right: Share = 0.1
+    right: Share = 0.06
     """Share of questions that it tries to answer after it."""
     batch: Positive = 32
     hidden: Positive = 64
@@ -85,6 +85,9 @@ class Recipe(Section):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two arms are named {name!r}; give one of them another name")
+        for arm in self.arm:
+            if (arm.kind == "replay") != bool(arm.replayed):
+                raise ValueError(f"arm {arm.name!r}: replayed goes with kind = 'replay', and each needs the other")
         for name in (self.reference, *self.alone, *([self.goal] if self.goal else [])):
             if name not in names:
                 raise ValueError(f"there is no arm {name!r}; the arms are {', '.join(names)}")
@@ -131,4 +134,8 @@ def read_recipe(file: Path) -> Recipe:
         raise ConfigError(sentence(error, f" in {file}")) from error
     for arm in recipe.arm:
         recipe.config_of(arm, 0)
+    try:
+        recipe.families()
+    except TaskError as error:
+        raise ConfigError(f"{file}: {error}") from error
     return recipe

@@ -40,8 +40,8 @@ _HEDGES = ("I am not sure.", "It is hard to say.", "Let me think about it.", "Wh
 class WarmUp(NamedTuple):
     """How a small model is made."""
 
-    steps: int = 1500
-    right: float = 0.1
+    steps: int = 2600
+    right: float = 0.06
     """Share of questions that it tries to answer in the end; of the others it says that it does not know."""
     batch: int = 32
     hidden: int = 64

@@ -1,0 +1,173 @@
+"""An experiment from recipe to report: repeatable to the byte, resumable, and clear about what it will not do."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.lab.recipes import mini
+from waggle.cli import app, register
+from waggle.core.errors import ConfigError, RunError
+from waggle.lab.cell import COLUMNS, run_cell
+from waggle.lab.experiment import cell_file, cells, mark_of, missing
+from waggle.lab.outcome import counted, lines, read_curves
+from waggle.lab.recipe import Recipe, read_recipe
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    return read_recipe(mini(tmp_path))
+
+
+def finished(recipe: Recipe, folder: Path) -> None:
+    """Every cell, played in this process."""
+    (folder / "cells").mkdir(parents=True)
+    for cell in cells(recipe):
+        text = run_cell(recipe, cell.arm, cell.seed)
+        cell_file(folder, cell).write_text(f"{mark_of(recipe, cell.arm)}\n{text}")
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    register()
+    result = CliRunner().invoke(app, ["experiment", *arguments], env={"COLUMNS": "300"})
+    return result.exit_code, " ".join((result.stdout + result.stderr).split())
+
+
+def test_cells_come_seed_by_seed_and_an_arm_may_have_fewer(recipe: Recipe) -> None:
+    names = [cell.name for cell in cells(recipe)]
+    assert names == ["solo-0", "both-0", "choosy-0", "truth-0", "replay-0", "solo-1", "both-1", "choosy-1"]
+    assert [cell.name for cell in cells(recipe, ["both"])] == ["both-0", "both-1"]
+
+
+@pytest.mark.parametrize("name", ["solo", "both", "choosy", "truth", "replay"])
+def test_a_cell_follows_from_its_seed(recipe: Recipe, name: str) -> None:
+    arm = next(arm for arm in recipe.arm if arm.name == name)
+    first = run_cell(recipe, arm, 0)
+    assert run_cell(recipe, arm, 0) == first
+    head, *rows = first.splitlines()
+    assert head.split(",") == [*COLUMNS, "worked", "chain_sum"]
+    assert [row.split(",")[:2] for row in rows] == [[str(r), str(n)] for r in range(3) for n in (1, 2)]
+    last = dict(zip(head.split(","), rows[-1].split(","), strict=True))
+    assert (float(last["generated"]) > 0) == (name != "truth")
+    assert (float(last["gflops"]) > 0) == (float(last["generated"]) + float(last["trained"]) > 0)
+
+
+def test_the_report_is_made_from_cells_alone_and_twice_the_same(recipe: Recipe, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        finished(recipe, tmp_path / name)
+        code, said = run(str(mini(tmp_path)), "--out", str(tmp_path / name))
+        assert code == 0, said
+        assert "8 cells, 0 to play" in said
+    one, two = (tmp_path / name for name in ("one", "two"))
+    for file in sorted(path.relative_to(one) for path in one.rglob("*") if path.is_file()):
+        assert (one / file).read_bytes() == (two / file).read_bytes(), file
+    report = (one / "report.md").read_text()
+    for word in ("| solo |", "| both |", "| choosy |", "equal operations", "equal rounds", "equal generated tokens"):
+        assert word in report
+    for plot in ("working.png", "short.png", "metric.png"):
+        assert (one / plot).read_bytes().startswith(b"\x89PNG")
+
+
+def test_areas_compare_seed_by_seed(recipe: Recipe, tmp_path: Path) -> None:
+    finished(recipe, tmp_path / "out")
+    curves = read_curves(recipe, tmp_path / "out", cells(recipe))
+    families = [name for names in counted(recipe, curves).values() for name in names]
+    found = {line.arm: line for line in lines(recipe, curves, families, "round")}
+    assert found["both"].against is None
+    assert found["choosy"].against is not None
+    assert (found["choosy"].area.seeds, found["truth"].area.seeds) == (2, 1)
+
+
+@pytest.mark.slow
+def test_what_is_finished_is_kept_and_the_rest_is_played_by_processes(recipe: Recipe, tmp_path: Path) -> None:
+    file, out = str(mini(tmp_path)), str(tmp_path / "out")
+    code, said = run(file, "--out", out, "--arm", "solo", "--workers", "2")
+    assert code == 0, said
+    kept = cell_file(tmp_path / "out", cells(recipe)[0])
+    before = kept.stat().st_mtime_ns
+    code, said = run(file, "--out", out, "--arm", "solo", "--arm", "both", "--workers", "1")
+    assert code == 0, said
+    assert "4 cells, 2 to play" in said
+    assert kept.stat().st_mtime_ns == before
+    arm = recipe.arm[0]
+    assert kept.read_text() == f"{mark_of(recipe, arm)}\n{run_cell(recipe, arm, 0)}"  # the process makes no difference
+
+
+def test_a_cell_of_another_recipe_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    (folder / "cells").mkdir(parents=True)
+    cell = cells(recipe)[0]
+    cell_file(folder, cell).write_text("# waggle cell 0000\n")
+    with pytest.raises(RunError, match="made by another recipe"):
+        missing(recipe, folder, [cell])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('reference = "both"', 'reference = "nobody"', "there is no arm 'nobody'"),
+        ('name = "truth"', 'name = "solo"', "two arms are named 'solo'"),
+        ("rounds = 2", "rounds = 2\nspeed = 3", "there is no setting speed"),
+        ("round.foreign=2", "round.foreign=0", "has no effect"),
+        ("round.local=4", "round.lokal=4", "there is no setting round.lokal"),
+        ('env = "chain_sum"', 'env = "chain_of_sums"', "no environment"),
+        ("nodes = 2", "nodes = two", "not valid TOML"),
+        ("nodes = 2", "nodes = 0", "nodes"),
+        ('kind = "truth"', 'kind = "lies"', "kind"),
+        ("replayed = 2", "", "replayed"),
+    ],
+)
+def test_a_recipe_that_means_nothing_is_one_sentence(tmp_path: Path, old: str, new: str, says: str) -> None:
+    code, said = run(str(mini(tmp_path, (old, new))), "--dry-run")
+    assert code == 2, said
+    assert says in said
+    assert "Traceback" not in said
+
+
+def test_unknown_arms_and_files_are_one_sentence(tmp_path: Path) -> None:
+    code, said = run(str(mini(tmp_path)), "--arm", "best", "--dry-run")
+    assert (code, "no arm 'best'" in said) == (2, True)
+    code, said = run(str(tmp_path / "none.toml"))
+    assert (code, "cannot read the recipe" in said) == (2, True)
+
+
+def test_a_dry_run_plays_nothing(tmp_path: Path) -> None:
+    code, said = run(str(mini(tmp_path)), "--out", str(tmp_path / "out"), "--dry-run")
+    assert code == 0
+    assert "8 cells, 8 to play" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_stops_it_and_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from waggle.lab import experimenting
+
+    out = tmp_path / "out"
+    finished(read_recipe(mini(tmp_path)), out)
+    held = {path: path.read_bytes() for path in out.rglob("*.csv")}
+
+    def refuse(target: Path, data: bytes) -> None:
+        raise RunError(f"cannot write {target}: No space left on device; free some space")
+
+    monkeypatch.setattr(experimenting, "write_atomic", refuse)
+    code, said = run(str(mini(tmp_path)), "--out", str(out))
+    assert code != 0
+    assert "No space left" in said
+    assert {path: path.read_bytes() for path in out.rglob("*.csv")} == held
+
+
+def test_the_recipes_that_come_along_can_be_read() -> None:
+    for file in sorted(Path("recipes").glob("*.toml")):
+        recipe = read_recipe(file)
+        assert recipe.name == file.stem
+        assert cells(recipe)
+        recipe.families()
+
+
+def test_errors_are_of_the_kinds_that_the_command_line_knows(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        read_recipe(tmp_path / "none.toml")
