@@ -62,7 +62,7 @@ def test_a_cancelled_sleeper_is_forgotten_and_the_others_wake() -> None:
         assert len(clock._sleepers) == 2
         clock.advance(3)
         await asyncio.gather(*tasks[1:])
-        assert clock._sleepers == []
+        assert not clock._sleepers
 
     asyncio.run(run())
 

@@ -73,7 +73,7 @@ class Recording(ScriptedLearner):
 class Wordy(Recording):
     """Its answers are long and differ, so that a copy of them can be told."""
 
-    def _completion(self, text: str) -> Completion:
+    def completion(self, text: str, max_tokens: int = 0) -> Completion:
         return Completion((Text(f"the number that was asked for is {text}"),), "stop")
 
 

@@ -129,6 +129,8 @@ class View:
     """Digest of my tokenizer; empty where I have none."""
     spells: Callable[[Completion], bool] = lambda completion: True
     """Whether a completion's ids, of my tokenizer, spell its text, end as `finish` says, and hide no special token."""
+    verify: Callable[[bytes, bytes, bytes], bool] = verify
+    """Whether a peer signed these bytes: peer, bytes, signature."""
     max_groups_per_round: int = 256
     seen: Seen = field(default_factory=Seen)
     charter_id: bytes = field(init=False)
@@ -146,7 +148,7 @@ class View:
         pair = head + signature
         known = self._heads.get(pair)
         if known is None:
-            known = self._heads[pair] = verify(author, head, signature)
+            known = self._heads[pair] = self.verify(author, head, signature)
             if len(self._heads) > _HEADS:
                 self._heads.popitem(last=False)
         return known
