@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from waggle.core.errors import WaggleError, printable
 
-ORDER = ("swarm", "join", "new", "status", "pause", "eval", "chat", "pool", "tasks", "config", "key", "doctor")
+ORDER = ("swarm", "join", "new", "status", "pause", "eval", "simulate", "chat", "pool", "tasks", "config", "key", "doctor")
 """The commands as `--help` lists them: learn together, look, set up."""
 
 
@@ -85,4 +85,4 @@ def main() -> None:
 
 def register() -> None:
     """Import the modules that hold the commands."""
-    from waggle.cli import look, pool, run, setup  # noqa: F401
+    from waggle.cli import look, pool, run, setup, simulate  # noqa: F401

@@ -65,11 +65,7 @@ class Result:
 
     def summary(self) -> dict[str, object]:
         """Everything but the rows but the last."""
-        plays = sum(row.plays for row in self.rows) or 1
-        means = {
-            name: _shown(sum(getattr(row, name) * row.plays for row in self.rows) / plays)
-            for name in ("foreign", "from_hostile", "unused", "sent_bytes", "received_bytes")
-        }
+        means = {name: _shown(value) for name, value in self.means().items()}
         totals = {name: sum(getattr(row, name) for row in self.rows) for name in ("plays", "stalled", "hungry")}
         last = {name: _shown(value) for name, value in asdict(self.rows[-1]).items()}
         return {
@@ -81,6 +77,25 @@ class Result:
             "total": totals,
             "last": last,
         }
+
+    def sentence(self) -> str:
+        """What it comes to, for people."""
+        first, last, means = self.rows[0], self.rows[-1], self.means()
+        reached = f"{last.reached:.0%} of them"
+        if self.spread_half is not None:
+            reached = f"half of them after {self.spread_half} rounds, "
+            reached += f"all after {self.spread_all}" if self.spread_all is not None else f"{last.reached:.0%} in the end"
+        return (
+            f"{last.online} honest peers went from {first.skill:.3f} to {last.skill:.3f} held-out in {last.round} rounds, "
+            f"each sent {means['sent_bytes']:.0f} bytes a round and found nothing to use in {means['unused']:.1%} of "
+            f"its rounds; the finder's rare success reached {reached}."
+        )
+
+    def means(self) -> dict[str, float]:
+        """Over all rounds that honest nodes played."""
+        plays = sum(row.plays for row in self.rows) or 1
+        names = ("foreign", "from_hostile", "unused", "sent_bytes", "received_bytes")
+        return {name: sum(getattr(row, name) * row.plays for row in self.rows) / plays for name in names}
 
     def csv(self) -> str:
         """The rows as CSV."""
@@ -147,7 +162,7 @@ class Census:
 
     def played(self, peer: bytes, refused: Mapping[str, int], **counts: int) -> None:
         """An honest node has finished a round."""
-        self.refused.update(refused)
+        self.refused.update({str(reason): count for reason, count in refused.items()})
         tally, fed = self._tally, self._fed.setdefault(peer, Fed())
         tally.plays += 1
         tally.refused += sum(refused.values())

@@ -46,9 +46,10 @@ MEAN_SPEED = (SPREAD - 1) / log(SPREAD)
 CHURN_ROUNDS = 10
 """Rounds in which the stated share leaves and as many join."""
 SETTINGS = (
-    *("model.name=scripted", "eval.every=0", "eval.report=8", "round.local=2", "round.foreign=2"),
-    *("round.group_size=4", "round.refills=0", "share.max_lag=8", "share.pool_groups=32", "share.patience_s=5.0"),
+    *("model.name=scripted", "eval.every=0", "eval.report=8", "round.local=1", "round.foreign=1", "round.refills=0"),
+    *("round.group_size=4", "share.fanout=4", "share.max_lag=8", "share.pool_groups=32", "share.patience_s=5.0"),
 )
+"""A small round, since there are many: one own and one foreign group of four, told to four neighbours."""
 ADMISSION = Admission(max_age_s=600)
 SEEN = 512
 """Experiences that a node remembers; ten rounds, after which all is stale, hold at most a fifth of them."""

@@ -88,10 +88,10 @@ class PlantedInContext(Knowing):
 
 
 class PlantedOutOfContext(Knowing):
-    """Right answers with a text behind them."""
+    """Right answers with a text behind them, without tokens, since those would be too many for short answers."""
 
     def right(self, task: Task, working: str) -> Completion:
-        return self.completion(f"{worked(task, task.truth, working)}\n{PLANTED}")
+        return Completion((Text(f"{worked(task, task.truth, working)}\n{PLANTED}"),), "stop")
 
 
 class OneMind(Knowing):
