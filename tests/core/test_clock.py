@@ -74,3 +74,22 @@ def test_the_system_clock_is_the_machines() -> None:
         await clock.sleep(0.001)
 
     asyncio.run(run())
+
+
+def test_a_jump_goes_to_the_first_who_still_sleeps() -> None:
+    async def run() -> None:
+        clock = FakeClock(0.0)
+        assert not clock.jump()
+        tasks = [asyncio.create_task(clock.sleep(seconds)) for seconds in (1, 2, 2, 5)]
+        await settle()
+        tasks[0].cancel()
+        await settle()
+        assert clock.jump()
+        assert clock.now_s() == 2.0
+        await settle()
+        assert [task.done() for task in tasks] == [True, True, True, False]
+        assert clock.jump()
+        assert clock.now_s() == 5.0
+        assert not clock.jump()
+
+    asyncio.run(run())

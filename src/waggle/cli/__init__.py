@@ -16,7 +16,21 @@ from typer.core import TyperGroup
 
 from waggle.core.errors import WaggleError, printable
 
-ORDER = ("swarm", "join", "new", "status", "pause", "eval", "simulate", "chat", "pool", "tasks", "config", "key", "doctor")
+ORDER = (
+    "swarm",
+    "join",
+    "new",
+    "status",
+    "pause",
+    "eval",
+    "simulate",
+    "chat",
+    "pool",
+    "tasks",
+    "config",
+    "key",
+    "doctor",
+)
 """The commands as `--help` lists them: learn together, look, set up."""
 
 

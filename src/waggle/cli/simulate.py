@@ -30,7 +30,8 @@ def simulate(
     rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, max=100_000, help="Rounds of the swarm.")] = 50,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**53, help="Of everything random.")] = 0,
     churn: Annotated[
-        float, typer.Option("--churn", min=0, max=10, help="Share of honest peers that leave in ten rounds; as many join.")
+        float,
+        typer.Option("--churn", min=0, max=10, help="Share of honest peers that leave in ten rounds; as many join."),
     ] = 0.0,
     free_riders: Annotated[
         float, typer.Option("--free-riders", min=0, max=1, help="Share of peers that take and do not give.")
@@ -69,18 +70,17 @@ def simulate(
     from waggle.lab import crowd
 
     num_hostile = hostile if attack or "hostile" in given else 0
-    made = crowd.Setup(
-        *(peers, rounds, seed, churn, free_riders, attack, num_hostile, latency_s, loss, partition, undefended, memo),
-        settings=tuple(sets or ()),
-    )
+    what_happens = (churn, free_riders, attack, num_hostile, latency_s, loss, partition, undefended, memo)
+    made = crowd.Setup(peers, rounds, seed, *what_happens, tuple(sets or ()))
     made.check()
-    console, started_s = Console(markup=False, highlight=False, soft_wrap=True), time.monotonic()
+    started_s = time.monotonic()
     with ExitStack() as stack:
         folder = stack.enter_context(new_folder(out, "simulate")) if out else None
         told = stack.enter_context(Console(stderr=True).status("the crowd gathers"))
         result = crowd.simulate(made, lambda number: told.update(f"round {number} of {rounds}"))
         if folder:
             result.write(folder)
+    console = Console(markup=False, highlight=False, soft_wrap=True)
     _show(console, result)
     how = "questions, grades and signature checks shared by all" if memo else "every check made by every peer"
     console.print(f"{time.monotonic() - started_s:.0f} s, {how}" + (f"; {out}/simulate.csv" if out else ""))
@@ -90,7 +90,10 @@ def _list_attacks(given: set[str]) -> None:
     from waggle.lab.attacks import ATTACKS
 
     if others := sorted(given - {"list_attacks"}):
-        raise ConfigError(f"--list lists the attacks and does nothing else; leave out {', '.join(others)}")
+        options = ", ".join(
+            "--" + {"sets": "set"}.get(name, name.removesuffix("_s")).replace("_", "-") for name in others
+        )
+        raise ConfigError(f"--list lists the attacks and does nothing else; leave out {options}")
     for attack in ATTACKS.values():
         print(f"{attack.name}: {attack.does}\n    against it: {attack.stopped_by}")
 

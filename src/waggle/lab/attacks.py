@@ -47,7 +47,7 @@ _ALL = (
         "malformed",
         "sends broken bytes beside its announcements and in every other answer",
         "strict decoding, and a digest for everything that is pulled",
-        ("schema", "not-canonical", "signature"),
+        ("schema", "signature"),
         transport=tampering.Malformed,
     ),
     Attack(
@@ -74,7 +74,7 @@ _ALL = (
     Attack(
         "lying-logprobs",
         "says that its answers were next to impossible, so that they weigh more",
-        "log-probabilities that sampling does not meet are refused; the loss does not trust the others (docs/algorithms.md)",
+        "log-probabilities that sampling does not meet are refused; the loss bounds what the others weigh",
         ("logprobs",),
         mind=minds.LyingLogprobs,
     ),

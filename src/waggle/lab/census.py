@@ -84,11 +84,13 @@ class Result:
         reached = f"{last.reached:.0%} of them"
         if self.spread_half is not None:
             reached = f"half of them after {self.spread_half} rounds, "
-            reached += f"all after {self.spread_all}" if self.spread_all is not None else f"{last.reached:.0%} in the end"
+            reached += (
+                f"all after {self.spread_all}" if self.spread_all is not None else f"{last.reached:.0%} in the end"
+            )
         return (
-            f"{last.online} honest peers went from {first.skill:.3f} to {last.skill:.3f} held-out in {last.round} rounds, "
-            f"each sent {means['sent_bytes']:.0f} bytes a round and found nothing to use in {means['unused']:.1%} of "
-            f"its rounds; the finder's rare success reached {reached}."
+            f"{last.online} honest peers went from {first.skill:.3f} to {last.skill:.3f} held-out in {last.round} "
+            f"rounds, each sent {means['sent_bytes']:.0f} bytes a round and found nothing to use in {means['unused']:.1%} "
+            f"of its rounds; the finder's rare success reached {reached}."
         )
 
     def means(self) -> dict[str, float]:
@@ -152,7 +154,7 @@ class Fed:
 
 
 class Census:
-    """Counts while a crowd plays. Example: `census.played(...)` after each round, `census.close(...)` after a stretch."""
+    """Counts while a crowd plays. Example: `census.played(...)` for each round, `census.close(...)` for a stretch."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []

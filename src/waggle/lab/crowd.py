@@ -8,6 +8,7 @@ One honest node, the finder, has skill in a family where all others have none.
 """
 
 import asyncio
+import gc
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -53,7 +54,7 @@ SETTINGS = (
 ADMISSION = Admission(max_age_s=600)
 SEEN = 512
 """Experiences that a node remembers; ten rounds, after which all is stale, hold at most a fifth of them."""
-SKILL, FINDERS, RATE = 0.2, 0.5, 0.05
+SKILL, FINDERS, RATE = 0.2, 0.5, 0.1
 TOKENIZER = b"one byte, one token, as we like i"[:32]
 ALTERED = ("round", "share")
 """Sections of the configuration that a simulation follows."""
@@ -68,7 +69,7 @@ def families() -> tuple[Family, ...]:
     return (
         family("chain_sum", two, name="short", shots=1, max_tokens=8, weight=2),
         family("chain_sum", three, name="worked", shots=1, working="sum-steps", max_tokens=256, weight=2),
-        family("chain_sum", found, name="found", shots=1, max_tokens=8, weight=1),
+        family("chain_sum", found, name="found", shots=1, max_tokens=8, weight=2),
     )
 
 
@@ -182,13 +183,19 @@ class Crowd:
         self._reached = {founder.id}
         self._sides: list[list[bytes]] = []
         self._spread: dict[float, int] = {}
-        self._next_number, self._owed = 0, 0.0
+        self.num_come, self._owed = 0, 0.0
         self._rng = rng_for(setup.seed, "crowd")
         self._lives = Tasks()
 
     def run(self) -> Result:
         """Play to the end."""
-        jumping.run(self._run(), self.clock)
+        collects = gc.isenabled()
+        gc.disable()  # it would look through all nodes again and again; what a round leaves is collected after it
+        try:
+            jumping.run(self._run(), self.clock)
+        finally:
+            if collects:
+                gc.enable()
         setup = asdict(self.setup) | {"settings": list(self.setup.settings)}
         half, whole = self._spread.get(0.5), self._spread.get(1.0)
         return Result(tuple(self.census.rows), dict(self.census.refused), half, whole, setup)
@@ -205,6 +212,7 @@ class Crowd:
             self._note_spread(number)
             if number % setup.stretch == 0 or number == setup.rounds:
                 self._close(number)
+            gc.collect(1)
             self._watch(number)
         await self._lives.cancel()
         await self.network.close()
@@ -222,8 +230,8 @@ class Crowd:
         seat.life = self._lives.begin(self._live(seat))
 
     def _seat(self, kind: str) -> Seat:
-        setup, number = self.setup, self._next_number
-        self._next_number += 1
+        setup, number = self.setup, self.num_come
+        self.num_come += 1
         key = local_key(setup.seed, number)
         attack = attacks.find(setup.attack) if kind == "hostile" else None
         transport: Transport = self.network.attach(key.id)

@@ -18,7 +18,8 @@ from waggle.tasks.taskset import Taskset
 KEPT = 1 << 15
 """Results of each kind that are kept; the oldest is forgotten first."""
 
-K, V = TypeVar("K", bound=Hashable), TypeVar("V")
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
 class Kept(Generic[K, V]):

@@ -100,5 +100,3 @@ class OneMind(Knowing):
     def _answers(self, task: Task, num: int, sampling: Sampling) -> list[Completion]:
         wrong = [self.completion(worked(task, WRONG, f"step {g}")) for g in range(num - 1)]
         return [self.completion(worked(task, task.truth, "step")), *wrong]
-
-
