@@ -20,6 +20,7 @@ def test_the_list_names_every_attack_and_what_stops_it(waggle: Waggle, here: Pat
     assert not list(here.iterdir())
 
 
+@pytest.mark.slow
 def test_a_small_run_twice_is_equal_to_the_byte(waggle: Waggle, here: Path) -> None:
     for name in ("a", "b"):
         done = waggle(*SMALL, "--churn", "1", "--latency", "0.2", "--attack", "malformed", "--out", name)
@@ -39,6 +40,7 @@ def test_a_small_run_twice_is_equal_to_the_byte(waggle: Waggle, here: Path) -> N
     assert summary["last"]["round"] == 4
 
 
+@pytest.mark.slow
 def test_without_out_nothing_is_written(waggle: Waggle, here: Path) -> None:
     done = waggle(*SMALL[:-1], "--set", "round.local=2")
     assert done.code == 0

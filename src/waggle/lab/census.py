@@ -89,8 +89,8 @@ class Result:
             )
         return (
             f"{last.online} honest peers went from {first.skill:.3f} to {last.skill:.3f} held-out in {last.round} "
-            f"rounds, each sent {means['sent_bytes']:.0f} bytes a round and found nothing to use in {means['unused']:.1%} "
-            f"of its rounds; the finder's rare success reached {reached}."
+            f"rounds, each sent {means['sent_bytes']:.0f} bytes a round and found nothing to use in "
+            f"{means['unused']:.1%} of its rounds; the finder's rare success reached {reached}."
         )
 
     def means(self) -> dict[str, float]:

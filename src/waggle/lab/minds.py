@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from waggle.core.codec import digest
 from waggle.core.types import Completion, Sampling, Task, TaskRef, Text
 from waggle.node.scripted import FILLER, ScriptedLearner, is_worked, worked
 
@@ -53,7 +52,7 @@ class OtherSizes(Knowing):
     """Groups of one answer, and of more than the charter allows."""
 
     def _answers(self, task: Task, num: int, sampling: Sampling) -> list[Completion]:
-        return super()._answers(task, (1, 80)[digest(task.ref)[0] % 2], sampling)
+        return super()._answers(task, (1, 80)[task.ref.index % 2], sampling)
 
 
 class LyingLogprobs(Knowing):
@@ -63,7 +62,7 @@ class LyingLogprobs(Knowing):
         honest = super().right(task, working)
         if honest.tokens is None:
             return honest
-        nats = (-29.0, -80.0)[digest(task.ref)[0] % 2]
+        nats = (-29.0, -80.0)[task.ref.index % 2]
         said = np.full(len(honest.tokens.ids), nats, "<f4").tobytes()
         return replace(honest, tokens=replace(honest.tokens, logprobs=said))
 
@@ -74,7 +73,7 @@ class LongAnswers(Knowing):
     def right(self, task: Task, working: str) -> Completion:
         if not is_worked(task):
             return super().right(task, working)
-        num_chars = (1_000, 3_900, 4_100)[digest(task.ref)[0] % 3]
+        num_chars = (1_000, 3_900, 4_100)[task.ref.index % 3]
         text = worked(task, task.truth, working + FILLER * (num_chars // len(FILLER)))
         text = text.rjust(num_chars, "-")
         return self.completion(text) if num_chars == 1_000 else Completion((Text(text),), "stop")
