@@ -94,6 +94,23 @@ def test_halves_go_on_apart_and_the_rare_success_crosses_when_they_meet() -> Non
 
 
 @pytest.mark.slow
+def test_who_comes_in_a_partition_finds_somebody_on_his_side() -> None:
+    result = played(rounds=15, partition=True, churn=3.0)
+    assert all(not row.stalled and not row.hungry for row in later(result))
+
+
+def test_a_node_that_breaks_ends_the_simulation() -> None:
+    crowd = Crowd(Setup(peers=4, rounds=6, memo=True))
+
+    def broken(number: int) -> None:
+        next(iter(crowd.seats.values())).node.learner.pack = None  # type: ignore[assignment,method-assign]
+
+    crowd._watch = broken
+    with pytest.raises(TypeError):
+        crowd.run()
+
+
+@pytest.mark.slow
 def test_a_rare_success_spreads_only_where_it_is_shared() -> None:
     shared, alone = played(rounds=60), played(rounds=60, settings=("round.foreign=0",))
     assert shared.spread_half is not None

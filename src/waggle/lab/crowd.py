@@ -210,9 +210,10 @@ class Crowd:
             await self._change(number)
             await self.clock.sleep(self._start_s + number * ROUND_S - self.clock.now_s())
             self._note_spread(number)
-            if number % setup.stretch == 0 or number == setup.rounds:
+            if ends := number % setup.stretch == 0 or number == setup.rounds:
                 self._close(number)
-            gc.collect(1)
+            self._need_alive()
+            gc.collect(2 if ends and setup.churn else 1)  # nodes that left are found by a full search alone
             self._watch(number)
         await self._lives.cancel()
         await self.network.close()
@@ -221,7 +222,8 @@ class Crowd:
         seat = self._seat(kind)
         me = seat.node.key.id
         side = self._sides[seat.number % 2] if self._sides else list(self.seats)
-        known = side[int(self._rng.integers(len(side)))] if side else b""
+        there = [peer for peer in side if peer in self.seats]
+        known = there[int(self._rng.integers(len(there)))] if there else b""
         if self._sides:
             side.append(me)
             self.network.split(*self._sides)
@@ -261,6 +263,12 @@ class Crowd:
             return attack.mind(number, TOKENIZER, self.claims)
         starts = {self._found: FINDERS if number == 0 else 0.0}
         return ScriptedLearner(SKILL, RATE, number, TOKENIZER, starts=starts, watched=PLANTED)
+
+    def _need_alive(self) -> None:
+        """A node that broke is a bug of ours and ends the simulation."""
+        for seat in self.seats.values():
+            if seat.life and seat.life.done():
+                seat.life.result()
 
     async def _live(self, seat: Seat) -> None:
         rounds_s = ROUND_S * MEAN_SPEED / speed(self.setup.seed, seat.number)
