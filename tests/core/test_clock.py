@@ -62,7 +62,7 @@ def test_a_cancelled_sleeper_is_forgotten_and_the_others_wake() -> None:
         assert len(clock._sleepers) == 2
         clock.advance(3)
         await asyncio.gather(*tasks[1:])
-        assert clock._sleepers == []
+        assert not clock._sleepers
 
     asyncio.run(run())
 
@@ -72,5 +72,24 @@ def test_the_system_clock_is_the_machines() -> None:
         clock = SystemClock()
         assert abs(clock.now_s() - time.time()) < 5
         await clock.sleep(0.001)
+
+    asyncio.run(run())
+
+
+def test_a_jump_goes_to_the_first_who_still_sleeps() -> None:
+    async def run() -> None:
+        clock = FakeClock(0.0)
+        assert not clock.jump()
+        tasks = [asyncio.create_task(clock.sleep(seconds)) for seconds in (1, 2, 2, 5)]
+        await settle()
+        tasks[0].cancel()
+        await settle()
+        assert clock.jump()
+        assert clock.now_s() == 2.0
+        await settle()
+        assert [task.done() for task in tasks] == [True, True, True, False]
+        assert clock.jump()
+        assert clock.now_s() == 5.0
+        assert not clock.jump()
 
     asyncio.run(run())

@@ -43,7 +43,7 @@ def test_in_time_leaves_no_sleeper() -> None:
             await asyncio.sleep(0)
             assert len(clock._sleepers) == 1
         await asyncio.sleep(0)
-        assert clock._sleepers == []
+        assert not clock._sleepers
         clock.advance(10)
         await asyncio.sleep(0)  # nobody is cancelled afterwards
 

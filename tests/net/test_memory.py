@@ -107,6 +107,20 @@ def test_split_and_heal() -> None:
     asyncio.run(run())
 
 
+def test_who_leaves_changes_the_neighbours_of_his_neighbours_alone() -> None:
+    async def run() -> None:
+        net = MemoryNetwork(1, FakeClock(), degree=4)
+        nodes, _ = await joined(net, 60)
+        before = {node.id: set(node.peers()) for node in nodes}
+        net.kill(peer(7))
+        after = {node.id: set(node.peers()) for node in nodes if node.id != peer(7)}
+        changed = {one for one, view in after.items() if view != before[one]}
+        assert changed == before[peer(7)]
+        assert all(len(view) <= 4 for view in after.values())
+
+    asyncio.run(run())
+
+
 def test_what_is_under_way_is_lost_with_the_link() -> None:
     async def run() -> None:
         clock = FakeClock()

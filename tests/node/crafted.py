@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from waggle.net.memory import MemoryNetwork
 from waggle.node.archive import NoArchive
 from waggle.node.evaluate import Grades
 from waggle.node.exchange import Exchange
+from waggle.node.learner import NO_RATES
 from waggle.node.node import Node
 from waggle.node.round import Report, play
 from waggle.node.scripted import ScriptedLearner
@@ -65,7 +66,7 @@ class Recording(ScriptedLearner):
         super().__init__(skill, 0.0, seed, tokenizer)
         self.packed: list[Group] = []
 
-    def pack(self, groups: Sequence[Group], me: bytes) -> bytes:
+    def pack(self, groups: Sequence[Group], me: bytes, rates: Mapping[bytes, float] = NO_RATES) -> bytes:
         self.packed += groups
         return super().pack(groups, me)
 
@@ -73,7 +74,7 @@ class Recording(ScriptedLearner):
 class Wordy(Recording):
     """Its answers are long and differ, so that a copy of them can be told."""
 
-    def _completion(self, text: str) -> Completion:
+    def completion(self, text: str, max_tokens: int = 0) -> Completion:
         return Completion((Text(f"the number that was asked for is {text}"),), "stop")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.node.parts import config, scripted_swarm
 from waggle.core.clock import FakeClock
@@ -168,6 +169,22 @@ def test_an_empty_pool_is_no_error(families: tuple[Family, ...]) -> None:
     last = reports[nodes[0].name][-1]
     assert foreign(reports[nodes[0].name]) == 0
     assert says(nodes[0], last) == "nothing new from 1 peer, training on own answers"
+
+
+def test_turns_go_to_whose_round_would_end_first(families: tuple[Family, ...]) -> None:
+    nodes = scripted_swarm(families, 5, SETTINGS)
+    speeds = [1.0, 1.5, 1.0, 0.3, 1.2]
+    turns, order = Turns(nodes, 0, speeds), list[int]()
+    for limit in (4, 9):
+        while node := turns.next(limit):
+            assert turns.next(limit) is node  # asking changes nothing
+            waiting = [i for i in range(5) if nodes[i].state.round < limit]
+            first = min(waiting, key=lambda i: ((nodes[i].state.round + 1) / speeds[i], i))
+            assert node is nodes[first]
+            order.append(first)
+            node.state = replace(node.state, round=node.state.round + 1)
+    assert [order.count(i) for i in range(5)] == [9] * 5
+    assert order[:3] == [1, 4, 0]
 
 
 def test_speeds_are_seeded_and_unequal() -> None:

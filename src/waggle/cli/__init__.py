@@ -24,6 +24,7 @@ ORDER = (
     "pause",
     "eval",
     "experiment",
+    "simulate",
     "chat",
     "pool",
     "tasks",
@@ -99,4 +100,4 @@ def main() -> None:
 
 def register() -> None:
     """Import the modules that hold the commands."""
-    from waggle.cli import experiment, look, pool, run, setup  # noqa: F401
+    from waggle.cli import experiment, look, pool, run, setup, simulate  # noqa: F401

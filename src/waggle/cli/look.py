@@ -83,7 +83,7 @@ def pause(
     run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
     off: Annotated[bool, typer.Option("--off", help="Let the nodes go on.")] = False,
 ) -> None:
-    """Let the nodes of a run rest after their round, until `waggle pause RUN --off`.
+    """Let a run's nodes rest after their round, until `waggle pause RUN --off`.
 
     They stay online and answer their peers. A pause outlives a restart.
     """

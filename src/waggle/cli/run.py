@@ -166,7 +166,7 @@ def join(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show rounds.")] = False,
     tied: Annotated[bool, typer.Option("--tied", help="End with the standard input, too.")] = False,
 ) -> None:
-    """Run one node, unattended: it finds its peers again after every start, and asks nothing.
+    """Run one node, unattended: it finds its peers after each start and asks nothing.
 
     With --resume only settings of [run] and [net] can be changed. A service starts a node with --run and --continue,
     again and again. A running node's folder holds a ticket that leads to it. Where no peer is reachable, the node

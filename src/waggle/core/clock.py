@@ -42,7 +42,9 @@ class FakeClock:
     def __init__(self, start_s: float = 1_700_000_000.0) -> None:
         self._now_s = start_s
         self._order = itertools.count()
-        self._sleepers: list[tuple[float, int, asyncio.Event]] = []
+        self._sleepers: dict[int, asyncio.Event] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        """Of all who fell asleep; who was cancelled since is passed over when his turn comes."""
 
     def now_s(self) -> float:
         return self._now_s
@@ -54,18 +56,28 @@ class FakeClock:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        sleeper = (self._now_s + seconds, next(self._order), asyncio.Event())
-        heapq.heappush(self._sleepers, sleeper)
+        number = next(self._order)
+        awake = self._sleepers[number] = asyncio.Event()
+        heapq.heappush(self._deadlines, (self._now_s + seconds, number))
         try:
-            await sleeper[2].wait()
+            await awake.wait()
         except asyncio.CancelledError:
-            if not sleeper[2].is_set():
-                self._sleepers.remove(sleeper)
-                heapq.heapify(self._sleepers)
+            self._sleepers.pop(number, None)
             raise
 
     def advance(self, seconds: float) -> None:
         """Move the time on; sleepers that are due wake in the order of their deadlines."""
         self._now_s += seconds
-        while self._sleepers and self._sleepers[0][0] <= self._now_s:
-            heapq.heappop(self._sleepers)[2].set()
+        while self._deadlines and self._deadlines[0][0] <= self._now_s:
+            if sleeper := self._sleepers.pop(heapq.heappop(self._deadlines)[1], None):
+                sleeper.set()
+
+    def jump(self) -> bool:
+        """Move the time on to the first sleeper's deadline and wake who is due then. False where nobody sleeps."""
+        while self._deadlines and self._deadlines[0][1] not in self._sleepers:
+            heapq.heappop(self._deadlines)
+        if not self._deadlines:
+            return False
+        self._now_s = max(self._now_s, self._deadlines[0][0])
+        self.advance(0.0)
+        return True

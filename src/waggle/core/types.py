@@ -153,6 +153,8 @@ class Completion(Noun, frozen=True):
     @property
     def text(self) -> str:
         """All text parts, joined."""
+        if len(self.parts) == 1 and isinstance(self.parts[0], Text):
+            return self.parts[0].text
         return "".join([part.text for part in self.parts if isinstance(part, Text)])
 
 

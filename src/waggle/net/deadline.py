@@ -1,7 +1,7 @@
 """A deadline on a `Clock`: every wait ends, and says what it was waiting for.
 
 `asyncio.timeout` would do on the wall clock; this one follows the clock that is given, so that a simulated
-node's deadlines pass in simulated time. Code that does not wait costs one task that never runs.
+node's deadlines pass in simulated time. Code that does not wait costs no task.
 """
 
 import asyncio
@@ -29,7 +29,14 @@ async def deadline(clock: Clock, timeout_s: float, waiting_for: str) -> AsyncIte
         expired = True
         task.cancel()
 
-    watcher = asyncio.create_task(watch())
+    loop = asyncio.get_running_loop()
+    watcher: asyncio.Task[None] | None = None
+
+    def begin() -> None:
+        nonlocal watcher
+        watcher = loop.create_task(watch())
+
+    begins = loop.call_soon(begin)
     try:
         yield
     except asyncio.CancelledError:
@@ -37,4 +44,6 @@ async def deadline(clock: Clock, timeout_s: float, waiting_for: str) -> AsyncIte
             raise
         raise NetworkError(f"no answer within {timeout_s:g} s while waiting for {waiting_for}") from None
     finally:
-        watcher.cancel()
+        begins.cancel()
+        if watcher is not None:
+            watcher.cancel()

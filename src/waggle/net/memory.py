@@ -17,7 +17,7 @@ from typing import NamedTuple
 from waggle.core.clock import Clock
 from waggle.core.errors import NetworkError
 from waggle.core.keys import peer_name
-from waggle.core.rng import rng_for
+from waggle.core.rng import rng_for, seed_for
 from waggle.core.types import Peer
 from waggle.net.deadline import deadline
 from waggle.net.transport import (
@@ -77,6 +77,7 @@ class MemoryNetwork:
         self._side: dict[bytes, int] = {}
         self._flights: deque[_Flight] = deque()
         self._neighbours: dict[bytes, list[bytes]] | None = None
+        self._places: dict[tuple[int, bytes], int] = {}
         self._num_changes = 0
         self._pumping = False
         self._pump_task: asyncio.Task[None] | None = None
@@ -208,13 +209,19 @@ class MemoryNetwork:
                 for peer in members:
                     views[peer].update(other for other in members if other != peer)
                 continue
-            rng = rng_for(self.seed, "rings", *members)
-            for _ in range(max(1, self.degree // 2)):
-                ring = [members[i] for i in rng.permutation(len(members))]
+            for ring_number in range(max(1, self.degree // 2)):
+                ring = sorted(members, key=lambda peer: self._place(ring_number, peer))
                 for one, next_one in zip(ring, ring[1:] + ring[:1], strict=True):
                     views[one].add(next_one)
                     views[next_one].add(one)
         return {peer: sorted(view) for peer, view in views.items()}
+
+    def _place(self, ring_number: int, peer: bytes) -> int:
+        """Where on a ring a peer stands: who comes or goes changes the neighbours of his neighbours alone."""
+        place = self._places.get((ring_number, peer))
+        if place is None:
+            place = self._places[ring_number, peer] = seed_for(self.seed, "ring", ring_number, peer)
+        return place
 
 
 class MemoryTransport:

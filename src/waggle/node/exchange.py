@@ -162,6 +162,8 @@ class Exchange:
         """What peers answered: those who are asked now, but who is still being asked, and those asked before."""
         late = [(peer, asked.pop(peer).result()) for peer in [p for p, task in asked.items() if task.done()]]
         fresh = {peer: self._tasks.begin(ask(peer)) for peer in peers if peer not in asked}
+        if not asked and not fresh:
+            return late
         asked.update(fresh)
         with contextlib.suppress(NetworkError):
             async with deadline(self._clock, self._share.patience_s, "peers"):

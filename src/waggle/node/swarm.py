@@ -5,6 +5,7 @@ node whose next round would end first on its own time. Turns follow from the rou
 so a swarm that is stopped at any instant goes on in the same order, and equal seeds give equal runs.
 """
 
+import heapq
 from collections.abc import Awaitable, Callable, Sequence
 
 from waggle.core.errors import NetworkError
@@ -36,13 +37,27 @@ class Turns:
     def __init__(self, nodes: Sequence[Node], seed: int, speeds: Sequence[float] = ()) -> None:
         self._nodes = list(nodes)
         self._speeds = list(speeds) or [speed(seed, number) for number in range(len(nodes))]
+        self._waiting: list[tuple[float, int]] = []
+        """When each one's next round ends; where it has played since, the time is too early and put right when met."""
+        self._rounds = -1
 
     def next(self, rounds: int = 0) -> Node | None:
         """The node that plays next; None where all have played `rounds` (0: no such limit)."""
-        waiting = [i for i, node in enumerate(self._nodes) if not rounds or node.state.round < rounds]
-        if not waiting:
-            return None
-        return self._nodes[min(waiting, key=lambda i: ((self._nodes[i].state.round + 1) / self._speeds[i], i))]
+        if rounds != self._rounds:
+            self._rounds, self._waiting = rounds, [(self._ends(i), i) for i in range(len(self._nodes))]
+            heapq.heapify(self._waiting)
+        while self._waiting:
+            ends, i = self._waiting[0]
+            if rounds and self._nodes[i].state.round >= rounds:
+                heapq.heappop(self._waiting)
+            elif ends != self._ends(i):
+                heapq.heapreplace(self._waiting, (self._ends(i), i))
+            else:
+                return self._nodes[i]
+        return None
+
+    def _ends(self, i: int) -> float:
+        return (self._nodes[i].state.round + 1) / self._speeds[i]
 
 
 async def connect(nodes: Sequence[Node]) -> None:

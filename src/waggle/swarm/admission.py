@@ -132,6 +132,8 @@ class View:
     """Whether a completion's ids, of my tokenizer, spell its text, end as `finish` says, and hide no special token."""
     quarantined: Callable[[bytes], str] = lambda author: ""
     """Why nothing of an author is wanted for now, or nothing."""
+    verify: Callable[[bytes, bytes, bytes], bool] = verify
+    """Whether a peer signed these bytes: peer, bytes, signature."""
     max_groups_per_round: int = 256
     seen: Seen = field(default_factory=Seen)
     charter_id: bytes = field(init=False)
@@ -149,7 +151,7 @@ class View:
         pair = head + signature
         known = self._heads.get(pair)
         if known is None:
-            known = self._heads[pair] = verify(author, head, signature)
+            known = self._heads[pair] = self.verify(author, head, signature)
             if len(self._heads) > _HEADS:
                 self._heads.popitem(last=False)
         return known

@@ -35,20 +35,24 @@ class Cursor(Noun, frozen=True):
     index: Count = 0
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def stream_seed(charter: bytes, author: bytes | None, epoch: int) -> int:
     """The 53-bit seed of an author's epoch; of the common stream where the author is None."""
     return seed_for("stream", charter, author or b"", epoch)
 
 
 @lru_cache(maxsize=256)
+def _common_D(charter: bytes, epoch: int) -> NDArray[np.float64]:
+    return _uniforms_D(seed_for("common", charter, epoch))
+
+
 def _uniforms_D(seed: int) -> NDArray[np.float64]:
     return uniforms(np.full(EPOCH, seed, np.uint64), np.arange(EPOCH, dtype=np.uint64))
 
 
 def is_common(charter: bytes, epoch: int, index: int, share: float) -> bool:
     """Whether a draw, with its run, comes from the common stream: the same for every author."""
-    return bool(_uniforms_D(seed_for("common", charter, epoch))[index // RUN] < share)
+    return bool(_common_D(charter, epoch)[index // RUN] < share)
 
 
 def family_of(seed: int, index: int, weights: tuple[int, ...]) -> int:
@@ -56,9 +60,14 @@ def family_of(seed: int, index: int, weights: tuple[int, ...]) -> int:
 
     Runs step around a circle by the golden ratio, so that every stretch of them has families by their weights.
     """
-    place = ((seed_for("family", seed) << 11) + index // RUN * _GOLDEN) % 2**64
+    place = ((_first_place(seed) << 11) + index // RUN * _GOLDEN) % 2**64
     draw = place * sum(weights) >> 64
     return next((i for i, below in enumerate(itertools.accumulate(weights)) if draw < below), len(weights) - 1)
+
+
+@lru_cache(maxsize=4096)
+def _first_place(seed: int) -> int:
+    return seed_for("family", seed)
 
 
 @lru_cache(maxsize=64)
