@@ -15,9 +15,12 @@ from dataclasses import dataclass, field
 from waggle.core.clock import FakeClock
 from waggle.core.events import NoEvents
 from waggle.core.types import Group
+from waggle.lab import attacks
+from waggle.lab.hostile import PLANTED, Hostile
 from waggle.lab.learners import Metered, Replay, Truth
 from waggle.lab.recipe import Arm, Recipe
 from waggle.net.memory import MemoryNetwork
+from waggle.net.transport import Transport
 from waggle.node import build
 from waggle.node.node import Node
 from waggle.node.round import Report, play
@@ -30,7 +33,7 @@ from waggle.tasks.taskset import Taskset
 ROUND_S = 10.0
 """Seconds of the fake clock that a round takes."""
 COSTS = ("gflops", "generated", "trained", "sent_kb", "received_kb")
-SHOWN = ("train_reward", "own_reward", "own_groups", "foreign_groups", "beyond_truth")
+SHOWN = ("train_reward", "own_reward", "own_groups", "foreign_groups", "beyond_truth", "planted", "chars")
 COLUMNS = ("round", "node", *COSTS, *SHOWN)
 
 
@@ -49,6 +52,10 @@ class _Tally:
             self.sums[f"{name}_answers"] += len(rewards)
         self.sums["own_groups"] += len(report.mixed.local)
         self.sums["foreign_groups"] += len(report.mixed.foreign)
+        texts = [rollout.completion.text for group in report.own for rollout in group.rollouts]
+        self.sums["texts"] += len(texts)
+        self.sums["planted"] += sum(PLANTED in text for text in texts)
+        self.sums["chars"] += sum(map(len, texts))
         right = [group for group in groups if any(reward == 1 for reward in group.rewards)]
         self.sums["right"] += len(right)
         self.sums["beyond"] += sum(map(_says_more, right))
@@ -62,6 +69,8 @@ class _Tally:
             "own_groups": sums["own_groups"],
             "foreign_groups": sums["foreign_groups"],
             "beyond_truth": sums["beyond"] / max(1, sums["right"]),
+            "planted": sums["planted"] / max(1, sums["texts"]),
+            "chars": sums["chars"] / max(1, sums["texts"]),
         }
 
 
@@ -75,7 +84,8 @@ def run_cell(recipe: Recipe, arm: Arm, seed: int) -> str:
     import torch
 
     torch.set_num_threads(1)
-    return asyncio.run(_play(recipe, arm, _nodes(recipe, arm, seed)))
+    nodes = _nodes(recipe, arm, seed)
+    return asyncio.run(_play(recipe, arm.rounds or recipe.rounds, nodes, recipe.nodes - arm.hostile))
 
 
 def _nodes(recipe: Recipe, arm: Arm, seed: int) -> list[Node]:
@@ -87,14 +97,24 @@ def _nodes(recipe: Recipe, arm: Arm, seed: int) -> list[Node]:
     network = MemoryNetwork(seed, clock)
     nodes = []
     for number, key in enumerate(keys):
-        learner = _learner(recipe, arm, seed, number)
-        nodes.append(Node(key, taskset, config, learner, graders, network.attach(key.id), clock, NoEvents()))
+        is_hostile = number >= recipe.nodes - arm.hostile
+        attack = attacks.ATTACKS.get(arm.attack) if is_hostile else None
+        transport: Transport = network.attach(key.id)
+        if attack and attack.transport:
+            transport = attack.transport(transport, seed)
+        learner = _learner(recipe, arm, seed, taskset, is_hostile)
+        node = Node(key, taskset, config, learner, graders, transport, clock, NoEvents())
+        if attack and attack.exchange:
+            node.exchange = attack.exchange(node)
+        nodes.append(node)
     return nodes
 
 
-def _learner(recipe: Recipe, arm: Arm, seed: int, number: int) -> Metered:
+def _learner(recipe: Recipe, arm: Arm, seed: int, taskset: Taskset, is_hostile: bool) -> Metered:
     config = recipe.config_of(arm, seed)
     policy = load(str(recipe.model()), device="cpu", precision="float32")
+    if is_hostile:
+        return Hostile(policy, config, taskset, arm.attack)
     if arm.kind == "truth":
         worked = [config for config, family in recipe.by_digest().items() if family.working]
         return Truth(policy, config, worked)
@@ -103,20 +123,21 @@ def _learner(recipe: Recipe, arm: Arm, seed: int, number: int) -> Metered:
     return Metered(policy, config)
 
 
-async def _play(recipe: Recipe, arm: Arm, nodes: Sequence[Node]) -> str:
+async def _play(recipe: Recipe, rounds: int, nodes: Sequence[Node], honest: int) -> str:
+    """The lines of the first `honest` nodes."""
     out = io.StringIO()
     names = [family.label for family in recipe.families()]
     lines = csv.DictWriter(out, [*COLUMNS, *names], lineterminator="\n")
     lines.writeheader()
     tallies = [_Tally() for _ in nodes]
     await connect(nodes)
-    for number in range(recipe.rounds + 1):
+    for number in range(rounds + 1):
         if number:
             for node, tally in zip(nodes, tallies, strict=True):
                 tally.add(await play(node))
                 node.clock.advance(ROUND_S / len(nodes))  # type: ignore[attr-defined]
         if number % recipe.every == 0:
-            for place, (node, tally) in enumerate(zip(nodes, tallies, strict=True), 1):
+            for place, (node, tally) in enumerate(zip(nodes[:honest], tallies[:honest], strict=True), 1):
                 lines.writerow(
                     {"round": number, "node": place, **_shown(_costs(node) | tally.figures()), **_asked(node)}
                 )

@@ -14,6 +14,7 @@ from waggle.core.codec import digest
 from waggle.core.config import Config, Positive, Section, Share, load, sentence
 from waggle.core.errors import ConfigError, TaskError
 from waggle.core.types import Family
+from waggle.lab.attacks import ATTACKS
 from waggle.lab.small import WarmUp, small_model
 from waggle.tasks.families import family
 
@@ -50,6 +51,12 @@ class Arm(Section):
     kind: Literal["plain", "truth", "replay"] = "plain"
     replayed: Annotated[int, Field(ge=0)] = 0
     """Own old groups a step, for `replay`."""
+    attack: str = ""
+    """What the hostile nodes do: an attack (`waggle simulate --list`), or `useless`."""
+    hostile: Annotated[int, Field(ge=0)] = 0
+    """How many nodes are hostile; the figures are those of the others."""
+    rounds: Annotated[int, Field(ge=0)] = 0
+    """Where they differ from the recipe's: cheaper rounds need more of them for as many operations."""
     set: Annotated[tuple[str, ...], Field(strict=False)] = ()
     seeds: Annotated[tuple[int, ...], Field(strict=False)] = ()
     """Seeds of this arm alone; those of the recipe where empty."""
@@ -88,6 +95,14 @@ class Recipe(Section):
         for arm in self.arm:
             if (arm.kind == "replay") != bool(arm.replayed):
                 raise ValueError(f"arm {arm.name!r}: replayed goes with kind = 'replay', and each needs the other")
+            if bool(arm.attack) != bool(arm.hostile) or arm.hostile >= self.nodes:
+                raise ValueError(
+                    f"arm {arm.name!r}: attack goes with 1 to {self.nodes - 1} hostile nodes, and they with it"
+                )
+            if arm.attack and arm.attack not in (*ATTACKS, "useless"):
+                raise ValueError(
+                    f"arm {arm.name!r}: there is no attack {arm.attack!r}; `waggle simulate --list` names them"
+                )
         for name in (self.reference, *self.alone, *([self.goal] if self.goal else [])):
             if name not in names:
                 raise ValueError(f"there is no arm {name!r}; the arms are {', '.join(names)}")
