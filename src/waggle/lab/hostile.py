@@ -1,8 +1,8 @@
 """Peers of a learning experiment who mean no good, or do none: what they answer.
 
 The truth is known to those who need it, the worst case. What they announce and serve is altered by `tampering.py`, as
-in a simulated crowd. `useless` ones mean no harm: their right answers are lucky guesses without working, which is as close to nothing
-as a valid group can teach.
+in a simulated crowd. `useless` ones mean no harm: their right answers are lucky guesses without working, which is as
+close to nothing as a valid group can teach.
 """
 
 from collections.abc import Sequence
