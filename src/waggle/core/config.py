@@ -122,6 +122,8 @@ class ShareConfig(Section):
     """Factors of a group's weight with share.sampler = "weighted"."""
     even: Share = 0.1
     """Share of the weighted draws that look at no weight."""
+    adaptive: bool = False
+    """Whether fewer foreign groups are taken, or none for a while, when the held-out rate falls."""
     quota: Share = 0.5
     """Most of a step's foreign groups that come from one peer, with share.sampler = "weighted"."""
     replay: Annotated[int, Field(ge=1, le=64)] = 1
@@ -236,6 +238,8 @@ class Config(Section):
         for field in ("factors", "even", "quota"):
             if share.sampler != "weighted" and getattr(share, field) != getattr(plain, field):
                 raise ValueError(f"share.{field} has no effect with share.sampler = {share.sampler!r}; remove it")
+        if self.share.adaptive and not (self.round.foreign and self.eval.every):
+            raise ValueError("share.adaptive has no effect with round.foreign = 0 or eval.every = 0; remove it")
         if self.round.foreign == 0 and not self.share.trust:
             raise ValueError("share.trust has no effect with round.foreign = 0; remove one of them")
         if not self.share.tit_for_tat and self.share.floor != 0.25:

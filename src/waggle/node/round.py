@@ -34,6 +34,7 @@ from waggle.swarm.admission import (
     screen_announcement,
 )
 from waggle.swarm.choosing import Rules
+from waggle.swarm.dose import next_dose
 from waggle.swarm.keep import KEEPS
 from waggle.swarm.sampling import Mixed, Offer, mix, offers, sampler, wanted
 from waggle.swarm.seen import Mark, mark
@@ -258,7 +259,8 @@ def draw_batch(node: Node, number: int, own: Sequence[Group], arrived: Arrived) 
     config, share = node.config.round, node.config.share
     rng = rng_for(node.config.run.seed, "mix", node.key.id, number)
     chosen_by = sampler(share.sampler, Rules(share.factors, share.even, share.quota))
-    mixed = mix(own, node.candidates(number), config.local, config.foreign, chosen_by, rng)
+    taken = node.state.dose.of(config.foreign)
+    mixed = mix(own, node.candidates(number), config.local, taken, chosen_by, rng)
     node.use(group.id for group in mixed.foreign)
     node.trust.use(group.author for group in mixed.foreign)
     return mixed
@@ -292,7 +294,7 @@ def next_state(
     old = node.state
     rate = score.over().rate if score else -1.0
     better = rate > old.best_rate
-    totals = node.totals
+    totals, share = node.totals, node.config.share
     trained = {group.task.question for group in groups}
     totals["overlap"] += len(trained & node.heldout_questions)
     totals["trained_tokens"] += int(step.numbers.get("num_tokens", 0))
@@ -311,6 +313,7 @@ def next_state(
         estimates=node.estimates.state(),
         last_rate=rate if score else old.last_rate,
         standings=node.trust.state(),
+        dose=next_dose(old.dose, rate, old.best_rate, node.config.eval.steer) if share.adaptive and score else old.dose,
     )
 
 

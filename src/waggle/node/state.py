@@ -6,6 +6,7 @@ New fields are added at the end, with defaults: folders of earlier releases are 
 """
 
 from waggle.core.types import Digest, Experience, Group, Noun, PeerId
+from waggle.swarm.dose import Dose
 from waggle.swarm.estimates import Estimate
 from waggle.swarm.seen import Mark
 from waggle.swarm.trust import Standing
@@ -43,6 +44,8 @@ class State(Noun, frozen=True):
     """The last steering evaluation; below 0 before the first."""
     standings: tuple[Standing, ...] = ()
     """What is thought of authors, the longest silent first."""
+    dose: Dose = Dose()
+    """How much of peers' experience is taken."""
 
 
 class Admitted(Noun, frozen=True):
