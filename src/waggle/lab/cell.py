@@ -11,6 +11,7 @@ import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from waggle.core.clock import FakeClock
 from waggle.core.events import NoEvents
@@ -30,6 +31,8 @@ from waggle.swarm.charter import new_charter
 from waggle.tasks.grade import Graders
 from waggle.tasks.taskset import Taskset
 
+MOST_TIMES = 8
+"""An arm whose rounds are cheap plays at most this many times the recipe's rounds."""
 ROUND_S = 10.0
 """Seconds of the fake clock that a round takes."""
 COSTS = ("gflops", "generated", "trained", "sent_kb", "received_kb")
@@ -85,7 +88,7 @@ def run_cell(recipe: Recipe, arm: Arm, seed: int) -> str:
 
     torch.set_num_threads(1)
     nodes = _nodes(recipe, arm, seed)
-    return asyncio.run(_play(recipe, arm.rounds or recipe.rounds, nodes, recipe.nodes - arm.hostile))
+    return asyncio.run(_play(recipe, nodes, recipe.nodes - arm.hostile))
 
 
 def _nodes(recipe: Recipe, arm: Arm, seed: int) -> list[Node]:
@@ -123,24 +126,27 @@ def _learner(recipe: Recipe, arm: Arm, seed: int, taskset: Taskset, is_hostile: 
     return Metered(policy, config)
 
 
-async def _play(recipe: Recipe, rounds: int, nodes: Sequence[Node], honest: int) -> str:
-    """The lines of the first `honest` nodes."""
+async def _play(recipe: Recipe, nodes: Sequence[Node], honest: int) -> str:
+    """The lines of the first `honest` nodes, until the recipe's rounds and operations are both reached."""
     out = io.StringIO()
     names = [family.label for family in recipe.families()]
     lines = csv.DictWriter(out, [*COLUMNS, *names], lineterminator="\n")
     lines.writeheader()
     tallies = [_Tally() for _ in nodes]
     await connect(nodes)
-    for number in range(rounds + 1):
+    for number in range(MOST_TIMES * recipe.rounds + 1):
         if number:
             for node, tally in zip(nodes, tallies, strict=True):
                 tally.add(await play(node))
                 node.clock.advance(ROUND_S / len(nodes))  # type: ignore[attr-defined]
-        if number % recipe.every == 0:
-            for place, (node, tally) in enumerate(zip(nodes[:honest], tallies[:honest], strict=True), 1):
-                lines.writerow(
-                    {"round": number, "node": place, **_shown(_costs(node) | tally.figures()), **_asked(node)}
-                )
+        if number % recipe.every:
+            continue
+        costs = [_costs(node) for node in nodes[:honest]]
+        for place, (node, cost) in enumerate(zip(nodes, costs, strict=False), 1):
+            shown = _shown(cost | tallies[place - 1].figures())
+            lines.writerow({"round": number, "node": place, **shown, **_asked(node)})
+        if number >= recipe.rounds and fmean(cost["gflops"] for cost in costs) >= recipe.gflops:
+            break
     for node in nodes:
         await node.close()
     return out.getvalue()

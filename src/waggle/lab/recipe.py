@@ -55,8 +55,6 @@ class Arm(Section):
     """What the hostile nodes do: an attack (`waggle simulate --list`), or `useless`."""
     hostile: Annotated[int, Field(ge=0)] = 0
     """How many nodes are hostile; the figures are those of the others."""
-    rounds: Annotated[int, Field(ge=0)] = 0
-    """Where they differ from the recipe's: cheaper rounds need more of them for as many operations."""
     set: Annotated[tuple[str, ...], Field(strict=False)] = ()
     seeds: Annotated[tuple[int, ...], Field(strict=False)] = ()
     """Seeds of this arm alone; those of the recipe where empty."""
@@ -69,6 +67,9 @@ class Recipe(Section):
     title: str
     nodes: Positive = 8
     rounds: Positive = 40
+    """Rounds that every arm plays at the least."""
+    gflops: Annotated[float, Field(ge=0)] = 0.0
+    """Operations of a node that every arm reaches, in 10^9; who has not after its rounds plays on."""
     every: Positive = 4
     """Rounds between evaluations."""
     seeds: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] = (0, 1, 2, 3, 4)

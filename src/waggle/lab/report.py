@@ -58,9 +58,9 @@ def _setting(recipe: Recipe, curves: Sequence[Curve], seeds: Sequence[int], comm
         f"`{command}`, waggle {__version__}, seeds {', '.join(map(str, seeds))}.",
         "",
         f"A scale model: {recipe.nodes} nodes of {small.layers} layers, {small.hidden} wide, that were warmed up to "
-        f"give the right answer seldom ({small.right:.0%} of what they saw last), {recipe.rounds} rounds. All figures "
-        "are own answers (one each, temperature 1) to held-out questions, a mean over nodes; intervals are 95 % over "
-        "seeds.",
+        f"give the right answer seldom ({small.right:.0%} of what they saw last). Each plays {recipe.rounds} rounds "
+        f"and {recipe.gflops:.0f} GFLOP at the least. All figures are own answers (one each, temperature 1) to "
+        "held-out questions, a mean over nodes; intervals are 95 % over seeds.",
         "",
         f"Area: mean height of the curve above its start up to the budget. Against: its difference from "
         f"`{recipe.reference}`, seed by seed. Found: the smallest true difference that four of five experiments like "
