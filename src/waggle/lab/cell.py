@@ -88,24 +88,25 @@ def run_cell(recipe: Recipe, arm: Arm, seed: int) -> str:
 
     torch.set_num_threads(1)
     nodes = _nodes(recipe, arm, seed)
-    return asyncio.run(_play(recipe, nodes, recipe.nodes - arm.hostile))
+    return asyncio.run(_play(recipe, arm, nodes))
 
 
 def _nodes(recipe: Recipe, arm: Arm, seed: int) -> list[Node]:
     config = recipe.config_of(arm, seed)
     families = recipe.families()
-    keys = [build.local_key(1000 * (seed + 1), number) for number in range(recipe.nodes)]
+    num = arm.nodes or recipe.nodes
+    keys = [build.local_key(1000 * (seed + 1), number) for number in range(num)]
     charter = new_charter(build.local_key(recipe.questions, 0), recipe.name, families, created_ms=0)
     taskset, graders, clock = Taskset(charter), Graders(families, workers=0), FakeClock()
     network = MemoryNetwork(seed, clock)
     nodes = []
     for number, key in enumerate(keys):
-        is_hostile = number >= recipe.nodes - arm.hostile
+        is_hostile = number >= num - arm.hostile
         attack = attacks.ATTACKS.get(arm.attack) if is_hostile else None
         transport: Transport = network.attach(key.id)
         if attack and attack.transport:
             transport = attack.transport(transport, seed)
-        learner = _learner(recipe, arm, seed, taskset, is_hostile)
+        learner = _learner(recipe, arm, seed, number, taskset, is_hostile)
         node = Node(key, taskset, config, learner, graders, transport, clock, NoEvents())
         if attack and attack.exchange:
             node.exchange = attack.exchange(node)
@@ -113,9 +114,9 @@ def _nodes(recipe: Recipe, arm: Arm, seed: int) -> list[Node]:
     return nodes
 
 
-def _learner(recipe: Recipe, arm: Arm, seed: int, taskset: Taskset, is_hostile: bool) -> Metered:
+def _learner(recipe: Recipe, arm: Arm, seed: int, number: int, taskset: Taskset, is_hostile: bool) -> Metered:
     config = recipe.config_of(arm, seed)
-    policy = load(str(recipe.model()), device="cpu", precision="float32")
+    policy = load(recipe.model(arm, number), device=config.model.device, precision=config.model.precision)
     if is_hostile:
         return Hostile(policy, config, taskset, arm.attack)
     if arm.kind == "truth":
@@ -126,19 +127,20 @@ def _learner(recipe: Recipe, arm: Arm, seed: int, taskset: Taskset, is_hostile: 
     return Metered(policy, config)
 
 
-async def _play(recipe: Recipe, nodes: Sequence[Node], honest: int) -> str:
-    """The lines of the first `honest` nodes, until the recipe's rounds and operations are both reached."""
+async def _play(recipe: Recipe, arm: Arm, nodes: Sequence[Node]) -> str:
+    """The lines of honest nodes, until the recipe's rounds and operations are both reached."""
     out = io.StringIO()
     names = [family.label for family in recipe.families()]
     lines = csv.DictWriter(out, [*COLUMNS, *names], lineterminator="\n")
     lines.writeheader()
-    tallies = [_Tally() for _ in nodes]
+    honest = len(nodes) - arm.hostile
+    tallies, paces = [_Tally() for _ in nodes], _paces(arm, len(nodes))
     await connect(nodes)
     for number in range(MOST_TIMES * recipe.rounds + 1):
-        if number:
-            for node, tally in zip(nodes, tallies, strict=True):
+        for node, tally, pace in zip(nodes, tallies, paces, strict=True) if number else ():
+            if int(pace * number) > node.state.round:
                 tally.add(await play(node))
-                node.clock.advance(ROUND_S / len(nodes))  # type: ignore[attr-defined]
+            node.clock.advance(ROUND_S / len(nodes))  # type: ignore[attr-defined]
         if number % recipe.every:
             continue
         costs = [_costs(node) for node in nodes[:honest]]
@@ -150,6 +152,11 @@ async def _play(recipe: Recipe, nodes: Sequence[Node], honest: int) -> str:
     for node in nodes:
         await node.close()
     return out.getvalue()
+
+
+def _paces(arm: Arm, num: int) -> list[float]:
+    """Rounds of each node in one of the fastest's, evenly on a logarithmic scale; the last node is the slowest."""
+    return [arm.spread ** (-place / max(1, num - 1)) for place in range(num)]
 
 
 def _costs(node: Node) -> dict[str, float]:

@@ -7,6 +7,7 @@ another recipe is refused rather than mixed in. The report is made from the CSVs
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,8 @@ from waggle.lab.recipe import Arm, Recipe
 
 CELLS = "cells"
 _MARK = "# waggle cell "
+_TOLD_ONLY = {"arm", "seeds", "title", "reference", "goal", "alone"}
+"""What of a recipe no cell follows from."""
 
 
 class Cell(NamedTuple):
@@ -64,8 +67,8 @@ def cell_file(folder: Path, cell: Cell) -> Path:
 
 def mark_of(recipe: Recipe, arm: Arm) -> str:
     """The first line of a cell's file: a digest of all that it follows from, but for the seed."""
-    base = recipe.model_dump(mode="json", exclude={"arm", "seeds", "title"})
-    own = arm.model_dump(mode="json", exclude={"title", "seeds"})
+    base = recipe.model_dump(mode="json", exclude=_TOLD_ONLY, exclude_defaults=True)
+    own = arm.model_dump(mode="json", exclude={"title", "seeds"}, exclude_defaults=True)
     return _MARK + digest_bytes("Cell", json.dumps([base, own], sort_keys=True).encode()).hex()[:16]
 
 
@@ -93,7 +96,7 @@ def play_missing(recipe: Recipe, folder: Path, left: Sequence[Cell], workers: in
     """
     with disk_errors(folder):
         (folder / CELLS).mkdir(parents=True, exist_ok=True)
-    recipe.model()  # once, before several would build it
+    recipe.build()  # before several would at the same time
     clock, waiting, took = SystemClock(), list(left), list[float]()
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         running: dict[Future[tuple[str, float]], Cell] = {}
@@ -110,10 +113,14 @@ def play_missing(recipe: Recipe, folder: Path, left: Sequence[Cell], workers: in
                     took.append(clock.passed_s() - started_s)
                     num = len(waiting) + len(running)
                     yield Progress(cell.name, took[-1], num, num * sum(took) / len(took) / workers)
+        except BrokenProcessPool as error:
+            raise RunError(
+                f"a process that played {' or '.join(cell.name for cell in running.values())} was ended from outside, "
+                "for lack of memory perhaps; start again with fewer --workers, what is finished is kept"
+            ) from error
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
             for process in list((pool._processes or {}).values()):
-                process.kill()
+                process.kill()  # the rest is of no use to anybody, and a shutdown would wait for it
 
 
 def _run(recipe: Recipe, cell: Cell, started_s: float) -> tuple[str, float]:

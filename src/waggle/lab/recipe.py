@@ -51,6 +51,13 @@ class Arm(Section):
     kind: Literal["plain", "truth", "replay"] = "plain"
     replayed: Annotated[int, Field(ge=0)] = 0
     """Own old groups a step, for `replay`."""
+    nodes: Annotated[int, Field(ge=0)] = 0
+    """Nodes of this arm, where they are not the recipe's."""
+    unlike: Annotated[int, Field(ge=0)] = 0
+    """How many nodes, the first ones, start from `unlike_model` instead."""
+    unlike_model: Small | None = None
+    spread: Annotated[float, Field(ge=1)] = 1.0
+    """The fastest node plays this many rounds in the time of one of the slowest."""
     attack: str = ""
     """What the hostile nodes do: an attack (`waggle simulate --list`), or `useless`."""
     hostile: Annotated[int, Field(ge=0)] = 0
@@ -76,6 +83,8 @@ class Recipe(Section):
     questions: int = 0
     """Seed of the charter, hence of the questions; the same in all cells."""
     small: Small = Small()
+    base: str = ""
+    """A model's name, folder or hub id to start from instead of the small one."""
     family: Annotated[tuple[Questions, ...], Field(strict=False, min_length=1)]
     set: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Settings of every arm."""
@@ -96,14 +105,16 @@ class Recipe(Section):
         for arm in self.arm:
             if (arm.kind == "replay") != bool(arm.replayed):
                 raise ValueError(f"arm {arm.name!r}: replayed goes with kind = 'replay', and each needs the other")
-            if bool(arm.attack) != bool(arm.hostile) or arm.hostile >= self.nodes:
-                raise ValueError(
-                    f"arm {arm.name!r}: attack goes with 1 to {self.nodes - 1} hostile nodes, and they with it"
-                )
+            if bool(arm.unlike) != bool(arm.unlike_model):
+                raise ValueError(f"arm {arm.name!r}: unlike nodes need unlike_model, and it needs them")
+            if bool(arm.attack) != bool(arm.hostile) or arm.hostile >= (arm.nodes or self.nodes):
+                raise ValueError(f"arm {arm.name!r}: attack goes with hostile nodes, and some honest ones are left")
             if arm.attack and arm.attack not in (*ATTACKS, "useless"):
                 raise ValueError(
                     f"arm {arm.name!r}: there is no attack {arm.attack!r}; `waggle simulate --list` names them"
                 )
+            if self.base and (arm.unlike or self.small != Small()):
+                raise ValueError(f"arm {arm.name!r}: small models have no effect with base; remove one of them")
         for name in (self.reference, *self.alone, *([self.goal] if self.goal else [])):
             if name not in names:
                 raise ValueError(f"there is no arm {name!r}; the arms are {', '.join(names)}")
@@ -117,10 +128,18 @@ class Recipe(Section):
         """The same by their digests."""
         return {digest(one): one for one in self.families()}
 
-    def model(self) -> Path:
-        """The folder of the model that all nodes start from, built where needed."""
-        small = self.small.model_dump()
-        return small_model(self.families(), WarmUp(**small))
+    def model(self, arm: Arm | None = None, number: int = 0) -> str:
+        """What a node of an arm starts from, built where needed; without an arm what most nodes do."""
+        if self.base:
+            return self.base
+        unlike = arm.unlike_model if arm and number < arm.unlike else None
+        return str(small_model(self.families(), WarmUp(**(unlike or self.small).model_dump())))
+
+    def build(self) -> None:
+        """Build every model that the arms need."""
+        for arm in self.arm:
+            for number in (0, arm.unlike):
+                self.model(arm, number)
 
     def config_of(self, arm: Arm, seed: int) -> Config:
         """The configuration of an arm's nodes."""
