@@ -1,5 +1,7 @@
 """An experiment from recipe to report: repeatable to the byte, resumable, and clear about what it will not do."""
 
+import csv
+import io
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,17 @@ from typer.testing import CliRunner
 from tests.lab.recipes import mini
 from waggle.cli import app, register
 from waggle.core.errors import ConfigError, RunError
+from waggle.core.types import Sampling
 from waggle.lab.cell import COLUMNS, run_cell
 from waggle.lab.experiment import cell_file, cells, mark_of, missing
+from waggle.lab.hostile import PLANTED, Hostile
 from waggle.lab.outcome import counted, lines, read_curves
 from waggle.lab.recipe import Recipe, read_recipe
+from waggle.node.build import local_key
+from waggle.policy.load import load
+from waggle.swarm.charter import new_charter
+from waggle.tasks.grade import Graders
+from waggle.tasks.taskset import Taskset
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +92,61 @@ def test_areas_compare_seed_by_seed(recipe: Recipe, tmp_path: Path) -> None:
     assert (found["choosy"].area.seeds, found["truth"].area.seeds) == (2, 1)
 
 
+def rounds_of(text: str) -> dict[str, list[dict[str, str]]]:
+    """Rows by node."""
+    rows: dict[str, list[dict[str, str]]] = {}
+    for row in csv.DictReader(io.StringIO(text)):
+        rows.setdefault(row["node"], []).append(row)
+    return rows
+
+
+def test_hostile_nodes_have_no_row_and_honest_ones_play_on(tmp_path: Path) -> None:
+    for attack in ("useless", "planted-in-context", "long-answers", "lying-logprobs", "copied-experience", "flooding"):
+        change = ('name = "both"\n', f'name = "both"\nnodes = 3\nattack = "{attack}"\nhostile = 1\n')
+        recipe = read_recipe(mini(tmp_path, change))
+        rows = rounds_of(run_cell(recipe, recipe.arm[1], 0))
+        assert list(rows) == ["1", "2"], attack
+        assert all(float(node[-1]["generated"]) > 0 for node in rows.values())
+
+
+def test_what_a_hostile_node_answers(tmp_path: Path) -> None:
+    recipe = read_recipe(mini(tmp_path))
+    families = recipe.families()
+    charter = new_charter(local_key(0, 0), "hostile", families, created_ms=0)
+    taskset, graders = Taskset(charter), Graders(families, workers=0)
+    policy = load(recipe.model(), device="cpu", precision="float32")
+    config = recipe.config_of(recipe.arm[1], 0)
+    task = next(t for t in taskset.heldout("steer", 4) if taskset.family(t.ref).working)
+    rights = {"useless": 1, "sybil": 1, "long-answers": 3, "planted-in-context": 3, "planted-out-of-context": 0}
+    for manner, num in {**rights, "wrong-truth": 0}.items():
+        hostile = Hostile(policy, config, taskset, manner)
+        (answers,) = hostile.generate([task], 4, Sampling(1.0, max_tokens=99, seed=1))
+        right = [v.reward for v in graders.grade([(task, answer.text) for answer in answers])].count(1.0)
+        assert right == num, manner
+        assert any(PLANTED in answer.text for answer in answers) == manner.startswith("planted"), manner
+
+
+def test_a_slow_node_plays_fewer_rounds_and_an_unlike_one_starts_elsewhere(tmp_path: Path) -> None:
+    unlike = "unlike = 1\nunlike_model = { steps = 2, hidden = 16, layers = 1, batch = 8, seed = 5 }\n"
+    change = ('name = "both"\n', f'name = "both"\nspread = 2.0\n{unlike}')
+    recipe = read_recipe(mini(tmp_path, change))
+    arm = recipe.arm[1]
+    assert recipe.model(arm, 0) != recipe.model(arm, 1) == recipe.model()
+    rows = rounds_of(run_cell(recipe, arm, 0))
+    fast, slow = (float(rows[number][-1]["generated"]) for number in ("1", "2"))
+    assert 0 < slow < fast
+
+
+def test_an_arm_plays_on_until_it_has_done_as_many_operations(tmp_path: Path) -> None:
+    recipe = read_recipe(mini(tmp_path))
+    text = run_cell(recipe, recipe.arm[0], 0)
+    reached = float(rounds_of(text)["1"][-1]["gflops"])
+    more = recipe.model_copy(update={"gflops": 2.5 * reached})
+    longer = run_cell(more, more.arm[0], 0)
+    assert longer.startswith(text)
+    assert int(longer.splitlines()[-1].split(",")[0]) > recipe.rounds
+
+
 @pytest.mark.slow
 def test_what_is_finished_is_kept_and_the_rest_is_played_by_processes(recipe: Recipe, tmp_path: Path) -> None:
     file, out = str(mini(tmp_path)), str(tmp_path / "out")
@@ -120,6 +184,11 @@ def test_a_cell_of_another_recipe_is_refused(recipe: Recipe, tmp_path: Path) -> 
         ("nodes = 2", "nodes = 0", "nodes"),
         ('kind = "truth"', 'kind = "lies"', "kind"),
         ("replayed = 2", "", "replayed"),
+        ('kind = "truth"', 'attack = "kindness"\nhostile = 1', "no attack 'kindness'"),
+        ('kind = "truth"', 'attack = "useless"', "hostile"),
+        ('kind = "truth"', 'attack = "useless"\nhostile = 2', "some honest ones are left"),
+        ('kind = "truth"', "unlike = 1", "unlike_model"),
+        ("nodes = 2", 'nodes = 2\nbase = "tiny"', "have no effect with base"),
     ],
 )
 def test_a_recipe_that_means_nothing_is_one_sentence(tmp_path: Path, old: str, new: str, says: str) -> None:
