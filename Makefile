@@ -29,7 +29,7 @@ check: setup  ## the quick half: format, lint, types, import layers, budgets
 	@$(BIN)/python tests/budgets.py
 
 test: check  ## everything that CI checks
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n 2 --dist loadfile  # files side by side; half of the time is waiting
 
 format: setup
 	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --fix --quiet .

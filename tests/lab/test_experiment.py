@@ -72,6 +72,7 @@ def test_the_report_is_made_from_cells_alone_and_twice_the_same(recipe: Recipe, 
         code, said = run(str(mini(tmp_path)), "--out", str(tmp_path / name))
         assert code == 0, said
         assert "8 cells, 0 to play" in said
+        assert "2 seeds show a true difference in area between choosy and both of 0." in said
     one, two = (tmp_path / name for name in ("one", "two"))
     for file in sorted(path.relative_to(one) for path in one.rglob("*") if path.is_file()):
         assert (one / file).read_bytes() == (two / file).read_bytes(), file
@@ -209,6 +210,7 @@ def test_a_dry_run_plays_nothing(tmp_path: Path) -> None:
     code, said = run(str(mini(tmp_path)), "--out", str(tmp_path / "out"), "--dry-run")
     assert code == 0
     assert "8 cells, 8 to play" in said
+    assert "power: told once two seeds of choosy and both are finished" in said
     assert not (tmp_path / "out").exists()
 
 

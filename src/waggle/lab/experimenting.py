@@ -1,5 +1,6 @@
 """The command around an experiment: what is missing, what it will take, what came of it."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from rich.console import Console
 
 from waggle.core.files import disk_errors, write_atomic
 from waggle.lab.experiment import Cell, Progress, cells, missing, play_missing
-from waggle.lab.outcome import read_curves
+from waggle.lab.outcome import Curve, power, read_curves
 from waggle.lab.recipe import Recipe, read_recipe
 from waggle.lab.report import write_report
 from waggle.node.build import cores
@@ -26,6 +27,7 @@ def experiment_command(
     folder = out or Path("results") / recipe.name
     left = missing(recipe, folder, wanted)
     console.print(f"{recipe.title}: {len(wanted)} cells, {len(left)} to play, in {folder}")
+    console.print(_power(recipe, read_curves(recipe, folder, wanted)))
     if dry_run:
         for arm in recipe.arm:
             console.print(f"{arm.name}: {arm.kind}, {', '.join((*recipe.set, *arm.set)) or 'defaults'}")
@@ -36,6 +38,17 @@ def experiment_command(
     for done in play_missing(recipe, folder, left, workers or cores()):
         console.print(_progress(done))
     _report(console, recipe, folder, wanted, f"waggle experiment {file}")
+
+
+def _power(recipe: Recipe, curves: Sequence[Curve]) -> str:
+    """What the experiment can find at all, as far as that can be told."""
+    found = power(recipe, curves) if recipe.goal else math.inf
+    if found == math.inf:
+        return f"power: told once two seeds of {recipe.goal or 'a goal'} and {recipe.reference} are finished"
+    return (
+        f"power: by the seeds so far, {len(recipe.seeds)} seeds show a true difference in area between {recipe.goal} "
+        f"and {recipe.reference} of {found:.3f} in four of five experiments"
+    )
 
 
 def _progress(done: Progress) -> str:

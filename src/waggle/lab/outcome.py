@@ -125,6 +125,20 @@ def _line(
     )
 
 
+def power(recipe: Recipe, curves: Sequence[Curve]) -> float:
+    """The smallest true difference in area, goal against reference, that the recipe's seeds would show.
+
+    Infinite before two seeds of both are finished.
+    """
+    families = counted(recipe, curves)["working"] or [family.label for family in recipe.families()]
+    both = [curve for curve in curves if curve.arm in (recipe.goal, recipe.reference)]
+    budget = budget_of(both, "gflops")
+    areas = {(c.arm, c.seed): area(c.points["gflops"], c.height(families), budget) for c in both}
+    seeds = [seed for arm, seed in areas if arm == recipe.goal and (recipe.reference, seed) in areas]
+    differences = [areas[recipe.goal, seed] - areas[recipe.reference, seed] for seed in seeds]
+    return smallest_found(differences, len(recipe.seeds))
+
+
 def tokens_to(recipe: Recipe, curves: Sequence[Curve], families: Sequence[str], arm: str, level_of: str) -> list[float]:
     """Generated tokens with which an arm reaches another one's last level, as shares of what that one used, by seed."""
     ends = {c.seed: (c.height(families)[-1], c.points["generated"][-1]) for c in curves if c.arm == level_of}

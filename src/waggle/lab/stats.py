@@ -50,10 +50,14 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(middle, middle - half, middle + half, num)
 
 
-def smallest_found(differences: Sequence[float]) -> float:
-    """The true difference that so many seeds, as unlike as these, would show in four of five experiments."""
-    num = len(differences)
-    if num < 2:
+def smallest_found(differences: Sequence[float], seeds: int = 0) -> float:
+    """The true difference that so many seeds, as unlike as these, would show in four of five experiments.
+
+    Args:
+        seeds: how many there will be; as many as there are differences by default.
+    """
+    num = seeds or len(differences)
+    if len(differences) < 2 or num < 2:
         return math.inf
     return (t_quantile(num - 1) + _POWER) * float(np.std(differences, ddof=1)) / math.sqrt(num)
 
