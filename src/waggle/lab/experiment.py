@@ -20,7 +20,7 @@ from waggle.lab.recipe import Arm, Recipe
 
 CELLS = "cells"
 _MARK = "# waggle cell "
-_TOLD_ONLY = {"arm", "seeds", "title", "reference", "goal", "alone"}
+_TOLD_ONLY = {"arm", "seeds", "title", "reference", "goal", "factor", "alone"}
 """What of a recipe no cell follows from."""
 
 

@@ -93,6 +93,8 @@ class Recipe(Section):
     """The arm that all others are held against."""
     goal: str = ""
     """The arm that is to beat them, where there is one."""
+    factor: Annotated[float, Field(ge=0)] = 0.0
+    """How many times the reference's area the goal's is to be; 0 states no such goal."""
     alone: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Arms without sharing, which it is to beat as well."""
 

@@ -99,9 +99,10 @@ def _verdict(recipe: Recipe, curves: Sequence[Curve], families: Sequence[str]) -
     if not goal or not reference or goal.area.seeds < 2:
         return ["Too few cells are finished to say."]
     assert goal.against is not None
+    wanted = f" (goal: {recipe.factor:g})" if recipe.factor else ""
     says = [
-        f"- {recipe.goal}'s area is {goal.ratio:.2f} times {recipe.reference}'s at equal operations (goal: 1.25); the "
-        f"difference is {goal.against}, so the intervals are {'apart' if goal.against.low > 0 else 'not apart'}."
+        f"- {recipe.goal}'s area is {goal.ratio:.2f} times {recipe.reference}'s at equal operations{wanted}; the difference "
+        f"is {goal.against}, so the intervals are {'apart' if goal.against.low > 0 else 'not apart'}."
     ]
     for name in recipe.alone:
         if name in found:
@@ -111,8 +112,8 @@ def _verdict(recipe: Recipe, curves: Sequence[Curve], families: Sequence[str]) -
         reached = [share for share in shares if share < math.inf]
         how = f"{fmean(reached):.2f} of its generated tokens" if reached else "never"
         says.append(
-            f"- The last level of {recipe.alone[0]} is reached with {how} in {len(reached)} of {len(shares)} seeds "
-            "(goal: 0.5)."
+            f"- The last level of {recipe.alone[0]} is reached with {how} in {len(reached)} of {len(shares)} seeds"
+            f"{' (goal: 0.5)' if recipe.factor else ''}."
         )
     return says
 
