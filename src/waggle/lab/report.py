@@ -101,8 +101,8 @@ def _verdict(recipe: Recipe, curves: Sequence[Curve], families: Sequence[str]) -
     assert goal.against is not None
     wanted = f" (goal: {recipe.factor:g})" if recipe.factor else ""
     says = [
-        f"- {recipe.goal}'s area is {goal.ratio:.2f} times {recipe.reference}'s at equal operations{wanted}; the difference "
-        f"is {goal.against}, so the intervals are {'apart' if goal.against.low > 0 else 'not apart'}."
+        f"- {recipe.goal}'s area is {goal.ratio:.2f} times {recipe.reference}'s at equal operations{wanted}; the "
+        f"difference is {goal.against}, so the intervals are {'apart' if goal.against.low > 0 else 'not apart'}."
     ]
     for name in recipe.alone:
         if name in found:
