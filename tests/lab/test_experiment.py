@@ -2,6 +2,13 @@
 
 import csv
 import io
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -242,3 +249,53 @@ def test_the_recipes_that_come_along_can_be_read() -> None:
 def test_errors_are_of_the_kinds_that_the_command_line_knows(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         read_recipe(tmp_path / "none.toml")
+
+
+def processes_of(parent: int) -> list[int]:
+    """Children of a process, from /proc."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                found += [int(entry.name)] if int(fields[1]) == parent and fields[0] != "Z" else []
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_whoever_ends_an_experiment_ends_its_cells(tmp_path: Path, how: signal.Signals) -> None:
+    file = mini(tmp_path, ("rounds = 2", "rounds = 2000"))
+    command = [
+        sys.executable,
+        "-m",
+        "waggle",
+        "experiment",
+        str(file),
+        "--out",
+        str(tmp_path / "out"),
+        "--workers",
+        "2",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        until_s = time.monotonic() + 120
+        while len(children := processes_of(process.pid)) < 3 and time.monotonic() < until_s:  # two, and who tracks them
+            os.sched_yield()
+        assert len(children) >= 3
+        process.send_signal(how)
+        process.wait(60)
+    workers = [pidfd for pid in children if (pidfd := _pidfd(pid)) >= 0]
+    for pidfd in workers:
+        with selectors.DefaultSelector() as selector:
+            selector.register(pidfd, selectors.EVENT_READ)
+            assert selector.select(60), "a process outlives the experiment"
+        os.close(pidfd)
+
+
+def _pidfd(pid: int) -> int:
+    """What becomes readable when the process ends; -1 where it has."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return -1

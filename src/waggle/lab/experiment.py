@@ -16,6 +16,7 @@ from waggle.core.clock import SystemClock
 from waggle.core.codec import digest_bytes
 from waggle.core.errors import ConfigError, RunError
 from waggle.core.files import disk_errors, write_atomic
+from waggle.core.process import end_with_parent
 from waggle.lab.recipe import Arm, Recipe
 
 CELLS = "cells"
@@ -98,7 +99,7 @@ def play_missing(recipe: Recipe, folder: Path, left: Sequence[Cell], workers: in
         (folder / CELLS).mkdir(parents=True, exist_ok=True)
     recipe.build()  # before several would at the same time
     clock, waiting, took = SystemClock(), list(left), list[float]()
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=end_with_parent) as pool:
         running: dict[Future[tuple[str, float]], Cell] = {}
         try:
             while waiting or running:

@@ -6,8 +6,6 @@ node's `model/` at the end, so that the memory for it is there when it is needed
 """
 
 import multiprocessing
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -23,6 +21,7 @@ from waggle.core.config import Config, NetConfig, dump, load
 from waggle.core.errors import ConfigError, RunError
 from waggle.core.files import write_atomic
 from waggle.core.keys import Key
+from waggle.core.process import end_with_parent
 from waggle.core.types import Charter, Peer
 from waggle.node import build, hive
 from waggle.node.asking import ask_model, show_run
@@ -61,20 +60,8 @@ class Apart:
 @contextmanager
 def apart() -> Iterator[Apart]:
     """A process that lives as long as the context."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_end_with_parent) as pool:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=end_with_parent) as pool:
         yield Apart(pool)
-
-
-def _end_with_parent() -> None:
-    """Let this process end when the one that started it does, even if that one is killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
 def start(console: Console, path: Path, config: Config, keys: Sequence[Key], charter: Charter) -> None:
