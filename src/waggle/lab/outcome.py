@@ -17,6 +17,7 @@ from waggle.lab.recipe import Recipe
 from waggle.lab.stats import Mean, area, at, mean_of, reached, smallest_found, swing
 
 EASY = 0.7
+UNITS = {"gflops": "GFLOP", "round": "rounds", "generated": "tokens"}
 BUDGETS = {"gflops": "equal operations", "round": "equal rounds", "generated": "equal generated tokens"}
 
 

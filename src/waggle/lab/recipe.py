@@ -96,7 +96,7 @@ class Recipe(Section):
     factor: Annotated[float, Field(ge=0)] = 0.0
     """How many times the reference's area the goal's is to be; 0 states no such goal."""
     alone: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Arms without sharing, which it is to beat as well."""
+    """Arms that it is held against one by one: those without sharing, and its own ablations."""
 
     @model_validator(mode="after")
     def _names_are_different(self) -> "Recipe":

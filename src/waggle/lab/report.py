@@ -13,10 +13,11 @@ from typing import Any
 
 from waggle import __version__
 from waggle.core.files import disk_errors, write_atomic
-from waggle.lab.outcome import BUDGETS, EASY, Curve, Line, budget_of, counted, lines, tokens_to
+from waggle.lab.outcome import BUDGETS, EASY, UNITS, Curve, Line, budget_of, counted, lines, tokens_to
 from waggle.lab.recipe import Recipe
-from waggle.lab.stats import mean_of
+from waggle.lab.stats import at, mean_of
 
+_STEPS = 60
 COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#777777", "#000000", "#994455", "#0077bb")
 
 
@@ -74,7 +75,7 @@ def _table(recipe: Recipe, curves: Sequence[Curve], families: Sequence[str], col
     if not found:
         return []
     budget = budget_of(curves, column)
-    head = f"At {BUDGETS[column]} ({budget:.0f} {'GFLOP' if column == 'gflops' else column} a node):"
+    head = f"At {BUDGETS[column]} ({budget:.0f} {UNITS[column]} a node):"
     rows = [
         "",
         head,
@@ -84,10 +85,9 @@ def _table(recipe: Recipe, curves: Sequence[Curve], families: Sequence[str], col
     ]
     for one in found:
         against = str(one.against) if one.against else "-"
+        ratio = "-" if math.isnan(one.ratio) else f"{one.ratio:.2f}"
         power = f"{one.found:.3f}" if 0 < one.found < math.inf else "-"
-        rows.append(
-            f"| {one.arm} | {one.area} | {against} | {one.ratio:.2f} | {power} | {one.end} | {one.swing.mean:.3f} |"
-        )
+        rows.append(f"| {one.arm} | {one.area} | {against} | {ratio} | {power} | {one.end} | {one.swing.mean:.3f} |")
     return rows
 
 
@@ -220,8 +220,10 @@ def _plot(
 def _draw(
     panel: Any, curves: Sequence[Curve], height: Callable[[Curve], list[float]], column: str, name: str, color: str
 ) -> None:
-    heights = [mean_of(values) for values in zip(*map(height, curves), strict=True)]
-    places = [fmean(values) for values in zip(*(c.points[column] for c in curves), strict=True)]
+    """The mean over seeds, as far as all of them reach; their points may lie at other places."""
+    end = min(curve.points[column][-1] for curve in curves)
+    places = [end * step / _STEPS for step in range(_STEPS + 1)]
+    heights = [mean_of([at(c.points[column], height(c), place) for c in curves]) for place in places]
     panel.plot(places, [one.mean for one in heights], color=color, label=name, linewidth=1.6)
     if len(curves) > 1:
         panel.fill_between(places, [o.low for o in heights], [o.high for o in heights], color=color, alpha=0.12, lw=0)
