@@ -50,7 +50,7 @@ def test_nothing_is_refused_where_nobody_attacks() -> None:
 
 @pytest.mark.parametrize("name", ["wrong-truth", "other-group-sizes", "planted-out-of-context"])
 def test_none_of_it_is_trained_on(name: str) -> None:
-    assert taken(name) == 0
+    assert taken(name) < 0.01  # the answer to another question may be right by chance
     assert taken(name, undefended=True) > 0.02
 
 

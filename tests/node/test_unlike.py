@@ -4,7 +4,7 @@ Two random tiny models with different tokenizers and a scripted peer without one
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from waggle.core.events import NoEvents
 from waggle.core.types import Completion, Family, Group, Sampling, Task
 from waggle.net.memory import MemoryNetwork
 from waggle.node import build
-from waggle.node.learner import Learner, ModelLearner
+from waggle.node.learner import NO_RATES, Learner, ModelLearner
 from waggle.node.node import Node
 from waggle.node.round import Report, play
 from waggle.node.scripted import ScriptedLearner
@@ -50,8 +50,8 @@ class Remembering(ModelLearner):
 
     batches: list[Batch]
 
-    def pack(self, groups: Sequence[Group], me: bytes) -> bytes:
-        data = super().pack(groups, me)
+    def pack(self, groups: Sequence[Group], me: bytes, rates: Mapping[bytes, float] = NO_RATES) -> bytes:
+        data = super().pack(groups, me, rates)
         self.batches = [*getattr(self, "batches", []), Batch.from_bytes(data)]
         return data
 
@@ -60,7 +60,7 @@ class Saying(ScriptedLearner):
     """A peer without a model whose answers fit, some right and some wrong."""
 
     def generate(self, tasks: Sequence[Task], num: int, sampling: Sampling) -> list[list[Completion]]:
-        return [[self._completion("za 9"[: 2 + (g % 2)] if g % 3 else "zz") for g in range(num)] for _ in tasks]
+        return [[self.completion("za 9"[: 2 + (g % 2)] if g % 3 else "zz") for g in range(num)] for _ in tasks]
 
 
 def model(settings: Config) -> Remembering:

@@ -19,9 +19,10 @@ Run = Annotated[Path, typer.Argument(help="A run folder; its nodes may be runnin
 
 @pool.command("explain")
 def explain(run: Run) -> None:
-    """Say what became of peers' experience, by peer: how much was used, by which weights, and why the rest was not.
+    """Say what became of peers' experience, and why.
 
-    From the nodes' events, as far back as they reach.
+    By peer: how much was used, with the mean factors of its weight, and for which reasons the rest was not. From the
+    nodes' events, as far back as they reach.
     """
     from rich.console import Console
     from rich.table import Table

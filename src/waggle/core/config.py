@@ -116,8 +116,7 @@ class ShareConfig(Section):
     """What is taken from and given to peers."""
 
     sampler: Literal["uniform", "top_reward", "weighted"] = "uniform"
-    """How foreign groups are chosen: `uniform` (those with a signal, evenly), `top_reward` (highest sum first), or
-    `weighted` (by what they would teach me, see docs/algorithms.md)."""
+    """How foreign groups are chosen: `uniform` (evenly), `top_reward` (highest sum), `weighted` (what they teach)."""
     factors: Annotated[tuple[Factor, ...], Field(strict=False)] = FACTORS
     """Factors of a group's weight with share.sampler = "weighted"."""
     even: Share = 0.1

@@ -17,6 +17,7 @@ from waggle.lab.outcome import BUDGETS, EASY, UNITS, Curve, Line, budget_of, cou
 from waggle.lab.recipe import Recipe
 from waggle.lab.stats import at, mean_of
 
+LINES = ("-", "--", ":")
 _STEPS = 60
 COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#777777", "#000000", "#994455", "#0077bb")
 
@@ -80,14 +81,15 @@ def _table(recipe: Recipe, curves: Sequence[Curve], families: Sequence[str], col
         "",
         head,
         "",
-        f"| arm | area | against {recipe.reference} | ratio | found | level at the end | swing |",
-        "|---|---|---|---|---|---|---|",
+        f"| arm | seeds | area | against {recipe.reference} | ratio | found | level at the end | swing |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for one in found:
         against = str(one.against) if one.against else "-"
         ratio = "-" if math.isnan(one.ratio) else f"{one.ratio:.2f}"
         power = f"{one.found:.3f}" if 0 < one.found < math.inf else "-"
-        rows.append(f"| {one.arm} | {one.area} | {against} | {ratio} | {power} | {one.end} | {one.swing.mean:.3f} |")
+        figures = (one.area.seeds, one.area, against, ratio, power, one.end, f"{one.swing.mean:.3f}")
+        rows.append(f"| {one.arm} | {' | '.join(map(str, figures))} |")
     return rows
 
 
@@ -202,28 +204,29 @@ def _plot(
     """Against operations and against rounds, a line an arm, with the band of its seeds."""
     from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, 2, figsize=(12, 4.5), sharey=True, layout="constrained")
+    figure, panels = pyplot.subplots(1, 2, figsize=(13, 4.5), sharey=True, layout="constrained")
     for panel, (column, name) in zip(panels, (("gflops", "GFLOP a node"), ("round", "rounds")), strict=True):
         for number, arm in enumerate(recipe.arm):
             own = [curve for curve in curves if curve.arm == arm.name]
             if own:
-                _draw(panel, own, height, column, arm.name, COLORS[number % len(COLORS)])
+                _draw(panel, own, height, column, arm.name, number)
         panel.set_xlabel(name)
         panel.grid(alpha=0.2)
     panels[0].set_ylabel(label)
-    panels[1].legend(fontsize=8, loc="upper left")
+    panels[1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1.0))
     with disk_errors(file):
         figure.savefig(file, dpi=110, metadata={"Software": None})
     pyplot.close(figure)
 
 
 def _draw(
-    panel: Any, curves: Sequence[Curve], height: Callable[[Curve], list[float]], column: str, name: str, color: str
+    panel: Any, curves: Sequence[Curve], height: Callable[[Curve], list[float]], column: str, name: str, number: int
 ) -> None:
     """The mean over seeds, as far as all of them reach; their points may lie at other places."""
     end = min(curve.points[column][-1] for curve in curves)
     places = [end * step / _STEPS for step in range(_STEPS + 1)]
     heights = [mean_of([at(c.points[column], height(c), place) for c in curves]) for place in places]
-    panel.plot(places, [one.mean for one in heights], color=color, label=name, linewidth=1.6)
+    color, dashes = COLORS[number % len(COLORS)], LINES[number // len(COLORS) % len(LINES)]
+    panel.plot(places, [one.mean for one in heights], color=color, label=name, linewidth=1.6, linestyle=dashes)
     if len(curves) > 1:
         panel.fill_between(places, [o.low for o in heights], [o.high for o in heights], color=color, alpha=0.12, lw=0)
