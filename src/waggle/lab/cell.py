@@ -17,7 +17,7 @@ from waggle.core.clock import FakeClock
 from waggle.core.events import NoEvents
 from waggle.core.types import Group
 from waggle.lab import attacks
-from waggle.lab.hostile import PLANTED, Hostile
+from waggle.lab.hostile import Hostile
 from waggle.lab.learners import Metered, Replay, Truth
 from waggle.lab.recipe import Arm, Recipe
 from waggle.net.memory import MemoryNetwork
@@ -36,7 +36,7 @@ MOST_TIMES = 8
 ROUND_S = 10.0
 """Seconds of the fake clock that a round takes."""
 COSTS = ("gflops", "generated", "trained", "sent_kb", "received_kb")
-SHOWN = ("train_reward", "own_reward", "own_groups", "foreign_groups", "beyond_truth", "planted", "chars")
+SHOWN = ("train_reward", "own_reward", "own_groups", "foreign_groups", "beyond_truth", "marked", "chars")
 COLUMNS = ("round", "node", *COSTS, *SHOWN)
 
 
@@ -44,6 +44,7 @@ COLUMNS = ("round", "node", *COSTS, *SHOWN)
 class _Tally:
     """What a node's rounds showed since the last line."""
 
+    mark: str
     sums: Counter[str] = field(default_factory=Counter)
 
     def add(self, report: Report) -> None:
@@ -57,7 +58,7 @@ class _Tally:
         self.sums["foreign_groups"] += len(report.mixed.foreign)
         texts = [rollout.completion.text for group in report.own for rollout in group.rollouts]
         self.sums["texts"] += len(texts)
-        self.sums["planted"] += sum(PLANTED in text for text in texts)
+        self.sums["marked"] += sum(self.mark in text for text in texts)
         self.sums["chars"] += sum(map(len, texts))
         right = [group for group in groups if any(reward == 1 for reward in group.rewards)]
         self.sums["right"] += len(right)
@@ -72,7 +73,7 @@ class _Tally:
             "own_groups": sums["own_groups"],
             "foreign_groups": sums["foreign_groups"],
             "beyond_truth": sums["beyond"] / max(1, sums["right"]),
-            "planted": sums["planted"] / max(1, sums["texts"]),
+            "marked": sums["marked"] / max(1, sums["texts"]),
             "chars": sums["chars"] / max(1, sums["texts"]),
         }
 
@@ -134,7 +135,7 @@ async def _play(recipe: Recipe, arm: Arm, nodes: Sequence[Node]) -> str:
     lines = csv.DictWriter(out, [*COLUMNS, *names], lineterminator="\n")
     lines.writeheader()
     honest = len(nodes) - arm.hostile
-    tallies, paces = [_Tally() for _ in nodes], _paces(arm, len(nodes))
+    tallies, paces = [_Tally(recipe.mark) for _ in nodes], _paces(arm, len(nodes))
     await connect(nodes)
     for number in range(MOST_TIMES * recipe.rounds + 1):
         for node, tally, pace in zip(nodes, tallies, paces, strict=True) if number else ():

@@ -21,7 +21,7 @@ from waggle.lab.recipe import Arm, Recipe
 
 CELLS = "cells"
 _MARK = "# waggle cell "
-_TOLD_ONLY = {"arm", "seeds", "title", "reference", "goal", "factor", "alone"}
+_TOLD_ONLY = {"arm", "seeds", "title", "reference", "goal", "factor", "alone", "claim", "easy"}
 """What of a recipe no cell follows from."""
 
 

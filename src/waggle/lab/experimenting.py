@@ -7,8 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from waggle.core.files import disk_errors, write_atomic
+from waggle.lab.claims import verdicts
 from waggle.lab.experiment import Cell, Progress, cells, missing, play_missing
-from waggle.lab.outcome import Curve, power, read_curves
+from waggle.lab.outcome import Curve, main_families, power, read_curves
 from waggle.lab.recipe import Recipe, read_recipe
 from waggle.lab.report import write_report
 from waggle.node.build import cores
@@ -27,7 +28,8 @@ def experiment_command(
     folder = out or Path("results") / recipe.name
     left = missing(recipe, folder, wanted)
     console.print(f"{recipe.title}: {len(wanted)} cells, {len(left)} to play, in {folder}")
-    console.print(_power(recipe, read_curves(recipe, folder, wanted)))
+    if recipe.goal:
+        console.print(_power(recipe, read_curves(recipe, folder, wanted)))
     if dry_run:
         for arm in recipe.arm:
             console.print(f"{arm.name}: {arm.kind}, {', '.join((*recipe.set, *arm.set)) or 'defaults'}")
@@ -42,9 +44,9 @@ def experiment_command(
 
 def _power(recipe: Recipe, curves: Sequence[Curve]) -> str:
     """What the experiment can find at all, as far as that can be told."""
-    found = power(recipe, curves) if recipe.goal else math.inf
+    found = power(recipe, curves)
     if found == math.inf:
-        return f"power: told once two seeds of {recipe.goal or 'a goal'} and {recipe.reference} are finished"
+        return f"power: told once two seeds of {recipe.goal} and {recipe.reference} are finished"
     return (
         f"power: by the seeds so far, {len(recipe.seeds)} seeds show a true difference in area between {recipe.goal} "
         f"and {recipe.reference} of {found:.3f} in four of five experiments"
@@ -57,5 +59,9 @@ def _progress(done: Progress) -> str:
 
 
 def _report(console: Console, recipe: Recipe, folder: Path, wanted: Sequence[Cell], command: str) -> None:
-    write_report(recipe, read_curves(recipe, folder, wanted), folder, command)
+    curves = read_curves(recipe, folder, wanted)
+    decided = verdicts(recipe, folder, wanted, main_families(recipe, curves))
+    write_report(recipe, curves, folder, command, decided)
+    for sentence in decided:
+        console.print(sentence)
     console.print(f"report: {folder / 'report.md'}")

@@ -2,8 +2,8 @@
 
 Three budgets are compared: equal floating-point operations, equal rounds, equal generated tokens. Each is as large as
 the smallest that any compared arm reached, so that no curve is continued by guessing. (An arm that generates nothing is
-left out of the last.) A family where the reference ends above `EASY` says nothing about who learns better and is not
-counted.
+left out of the last.) A family where the reference ends above the recipe's `easy` says nothing about who learns better
+and is not counted.
 """
 
 import csv
@@ -16,7 +16,6 @@ from waggle.lab.experiment import Cell, cell_file
 from waggle.lab.recipe import Recipe
 from waggle.lab.stats import Mean, area, at, mean_of, reached, smallest_found, swing
 
-EASY = 0.7
 UNITS = {"gflops": "GFLOP", "round": "rounds", "generated": "tokens"}
 BUDGETS = {"gflops": "equal operations", "round": "equal rounds", "generated": "equal generated tokens"}
 
@@ -47,15 +46,19 @@ class Line(NamedTuple):
     worst_seed: float
 
 
-def read_curves(recipe: Recipe, folder: Path, wanted: Sequence[Cell]) -> list[Curve]:
-    """The finished cells."""
-    done = [cell for cell in wanted if cell_file(folder, cell).exists()]
-    return [Curve(cell.arm.name, cell.seed, _points(cell_file(folder, cell))) for cell in done]
+def read_curves(recipe: Recipe, folder: Path, wanted: Sequence[Cell], nodes: Sequence[int] = ()) -> list[Curve]:
+    """The finished cells; of some nodes alone, counted from 1, where there are any of these."""
+    files = [(cell, cell_file(folder, cell)) for cell in wanted]
+    curves = [Curve(cell.arm.name, cell.seed, _points(file, nodes)) for cell, file in files if file.exists()]
+    return [curve for curve in curves if curve.points]
 
 
-def _points(file: Path) -> dict[str, list[float]]:
+def _points(file: Path, nodes: Sequence[int]) -> dict[str, list[float]]:
     with open(file, encoding="utf-8", newline="") as handle:
         rows = list(csv.DictReader(line for line in handle if not line.startswith("#")))
+    rows = [row for row in rows if not nodes or int(row["node"]) in nodes]
+    if not rows:
+        return {}
     rounds = sorted({int(row["round"]) for row in rows})
     names = [name for name in rows[0] if name not in ("round", "node")]
     points = {
@@ -72,9 +75,14 @@ def counted(recipe: Recipe, curves: Sequence[Curve]) -> dict[str, list[str]]:
         "short": [family.label for family in recipe.families() if not family.working],
     }
     return {
-        kind: [name for name in names if not reference or fmean(c.points[name][-1] for c in reference) <= EASY]
+        kind: [name for name in names if not reference or fmean(c.points[name][-1] for c in reference) <= recipe.easy]
         for kind, names in kinds.items()
     }
+
+
+def main_families(recipe: Recipe, curves: Sequence[Curve]) -> list[str]:
+    """What verdicts are about: families with working; where none of them counts, all."""
+    return counted(recipe, curves)["working"] or [family.label for family in recipe.families()]
 
 
 def budget_of(curves: Sequence[Curve], column: str) -> float:
@@ -131,7 +139,7 @@ def power(recipe: Recipe, curves: Sequence[Curve]) -> float:
 
     Infinite before two seeds of both are finished.
     """
-    families = counted(recipe, curves)["working"] or [family.label for family in recipe.families()]
+    families = main_families(recipe, curves)
     both = [curve for curve in curves if curve.arm in (recipe.goal, recipe.reference)]
     budget = budget_of(both, "gflops")
     areas = {(c.arm, c.seed): area(c.points["gflops"], c.height(families), budget) for c in both}

@@ -15,8 +15,12 @@ from waggle.core.config import Config, Positive, Section, Share, load, sentence
 from waggle.core.errors import ConfigError, TaskError
 from waggle.core.types import Family
 from waggle.lab.attacks import ATTACKS
+from waggle.lab.hostile import PLANTED
 from waggle.lab.small import WarmUp, small_model
 from waggle.tasks.families import family
+
+
+Figure = Literal["area", "level", "swing", "marked", "own_reward", "chars"]
 
 
 class Small(Section):
@@ -30,6 +34,8 @@ class Small(Section):
     hidden: Positive = 64
     layers: Positive = 3
     seed: Annotated[int, Field(ge=0)] = 0
+    says: str = ""
+    """A text with which its right answers begin."""
 
 
 class Questions(Section):
@@ -67,6 +73,28 @@ class Arm(Section):
     """Seeds of this arm alone; those of the recipe where empty."""
 
 
+class Claim(Section):
+    """A sentence that the experiment is to decide, and the figure that decides it."""
+
+    says: str
+    arm: str
+    against: str = ""
+    """The arm whose figure is subtracted, seed by seed; the figure itself where empty."""
+    figure: Figure = "level"
+    """`area` and `level` at equal operations, `swing`; of the last evaluation: `marked`, `own_reward`, `chars`."""
+    least: float | None = None
+    most: float | None = None
+    """The figure, or the difference, is at least or at most this: one of the two."""
+    nodes: Annotated[tuple[int, ...], Field(strict=False)] = ()
+    """Nodes whose figures these are, counted from 1; all honest ones where empty."""
+
+    @model_validator(mode="after")
+    def _says_one_thing(self) -> "Claim":
+        if (self.least is None) == (self.most is None):
+            raise ValueError(f"the claim {self.says!r} needs one of least and most")
+        return self
+
+
 class Recipe(Section):
     """The whole experiment."""
 
@@ -97,6 +125,12 @@ class Recipe(Section):
     """How many times the reference's area the goal's is to be; 0 states no such goal."""
     alone: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Arms that it is held against one by one: those without sharing, and its own ablations."""
+    easy: Share = 0.7
+    """A family where the reference ends above this is not counted."""
+    claim: Annotated[tuple[Claim, ...], Field(strict=False)] = ()
+    """What else is to be decided."""
+    mark: str = PLANTED
+    """A text that is counted in own answers; by default what attackers plant."""
 
     @model_validator(mode="after")
     def _names_are_different(self) -> "Recipe":
@@ -117,7 +151,8 @@ class Recipe(Section):
                 )
             if self.base and (arm.unlike or self.small != Small()):
                 raise ValueError(f"arm {arm.name!r}: small models have no effect with base; remove one of them")
-        for name in (self.reference, *self.alone, *([self.goal] if self.goal else [])):
+        claimed = [name for claim in self.claim for name in (claim.arm, claim.against) if name]
+        for name in (self.reference, *self.alone, *claimed, *([self.goal] if self.goal else [])):
             if name not in names:
                 raise ValueError(f"there is no arm {name!r}; the arms are {', '.join(names)}")
         return self

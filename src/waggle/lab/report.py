@@ -13,30 +13,32 @@ from typing import Any
 
 from waggle import __version__
 from waggle.core.files import disk_errors, write_atomic
-from waggle.lab.outcome import BUDGETS, EASY, UNITS, Curve, Line, budget_of, counted, lines, tokens_to
+from waggle.lab.outcome import BUDGETS, UNITS, Curve, Line, budget_of, counted, lines, main_families, tokens_to
 from waggle.lab.recipe import Recipe
-from waggle.lab.stats import at, mean_of
+from waggle.lab.stats import Mean, at, mean_of
 
 LINES = ("-", "--", ":")
 _STEPS = 60
 COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#777777", "#000000", "#994455", "#0077bb")
 
 
-def write_report(recipe: Recipe, curves: Sequence[Curve], folder: Path, command: str) -> str:
-    """Write the report of what is finished. Returns its text.
+def write_report(recipe: Recipe, curves: Sequence[Curve], folder: Path, command: str, decided: Sequence[str]) -> str:
+    """Write the report of what is finished; `decided` says what came of the recipe's claims. Returns its text.
 
     Raises:
         RunError: the disk refuses.
     """
     kinds = counted(recipe, curves)
-    text = "\n".join(_page(recipe, curves, kinds, command))
+    text = "\n".join(_page(recipe, curves, kinds, command, decided))
     write_atomic(folder / "summary.csv", _summary(recipe, curves, kinds).encode())
     _plots(recipe, curves, kinds, folder)
     write_atomic(folder / "report.md", text.encode())
     return text
 
 
-def _page(recipe: Recipe, curves: Sequence[Curve], kinds: dict[str, list[str]], command: str) -> list[str]:
+def _page(
+    recipe: Recipe, curves: Sequence[Curve], kinds: dict[str, list[str]], command: str, decided: Sequence[str]
+) -> list[str]:
     seeds = sorted({curve.seed for curve in curves})
     page = [f"# {recipe.title}", "", *_setting(recipe, curves, seeds, command)]
     for kind, families in kinds.items():
@@ -46,7 +48,9 @@ def _page(recipe: Recipe, curves: Sequence[Curve], kinds: dict[str, list[str]], 
             for column in BUDGETS:
                 page += _table(recipe, curves, families, column)
             page += ["", f"![held-out pass@1]({kind}.png)"]
-    page += ["", "## Verdict", "", *_verdict(recipe, curves, kinds["working"])]
+    page += ["", "## Verdict", "", *_verdict(recipe, curves, kinds["working"]), *(f"- {one}" for one in decided)]
+    if len({arm.nodes for arm in recipe.arm}) > 1:
+        page += ["", "![area against nodes](nodes.png)"]
     page += ["", "## Cost of an arm", "", *_costs(recipe, curves)]
     page += ["", "## The paper's metric beside own answers", "", *_metric(recipe, curves, kinds)]
     return [*page, ""]
@@ -67,7 +71,11 @@ def _setting(recipe: Recipe, curves: Sequence[Curve], seeds: Sequence[int], comm
         f"Area: mean height of the curve above its start up to the budget. Against: its difference from "
         f"`{recipe.reference}`, seed by seed. Found: the smallest true difference that four of five experiments like "
         "this one would show. Swing: standard deviation of the later half of the curve about its trend.",
-        *(["", f"Not counted, since `{recipe.reference}` ends above {EASY} there: {', '.join(left)}."] if left else []),
+        *(
+            ["", f"Not counted, since `{recipe.reference}` ends above {recipe.easy:g} there: {', '.join(left)}."]
+            if left
+            else []
+        ),
     ]
 
 
@@ -95,7 +103,7 @@ def _table(recipe: Recipe, curves: Sequence[Curve], families: Sequence[str], col
 
 def _verdict(recipe: Recipe, curves: Sequence[Curve], families: Sequence[str]) -> list[str]:
     if not recipe.goal or not families:
-        return ["This recipe states no goal."]
+        return [] if recipe.claim else ["This recipe states no goal."]
     found = {line.arm: line for line in lines(recipe, curves, families, "gflops")}
     goal, reference = found.get(recipe.goal), found.get(recipe.reference)
     if not goal or not reference or goal.area.seeds < 2:
@@ -132,8 +140,8 @@ def _beside(recipe: Recipe, curves: Sequence[Curve], families: Sequence[str], go
 def _costs(recipe: Recipe, curves: Sequence[Curve]) -> list[str]:
     rows = [
         "| arm | generated tokens | trained tokens | GFLOP | kB sent | kB received | own groups | foreign groups | "
-        "right groups that say more than the truth |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "right groups that say more than the truth | own answers with the mark | characters of an own answer |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for arm in recipe.arm:
         own = [curve for curve in curves if curve.arm == arm.name]
@@ -143,8 +151,12 @@ def _costs(recipe: Recipe, curves: Sequence[Curve]) -> list[str]:
             groups = {n: fmean(sum(c.points[n]) for c in own) for n in ("own_groups", "foreign_groups")}
             beyond = fmean(fmean(c.points["beyond_truth"][1:]) for c in own)
             cells = [f"{value:.0f}" for value in (*last.values(), *groups.values())]
-            rows.append(f"| {arm.name} | {' | '.join(cells)} | {beyond:.2f} |")
-    return [*rows, "", "A node, to the end of the cell. Operations: 2 a parameter and token forward, 4 backward."]
+            marked, chars = (fmean(c.points[name][-1] for c in own) for name in ("marked", "chars"))
+            rows.append(f"| {arm.name} | {' | '.join(cells)} | {beyond:.2f} | {marked:.4f} | {chars:.0f} |")
+    note = (
+        "A node, to the end of the cell; answers: those of the last rounds. Operations: 2 a parameter and token forward"
+    )
+    return [*rows, "", f"{note}, 4 backward. The mark: {recipe.mark!r}."]
 
 
 def _metric(recipe: Recipe, curves: Sequence[Curve], kinds: dict[str, list[str]]) -> list[str]:
@@ -163,7 +175,12 @@ def _metric(recipe: Recipe, curves: Sequence[Curve], kinds: dict[str, list[str]]
         "foreign ones included: the first column, which rises with the filter of foreign groups whether or not anybody "
         "learns."
     )
-    return [*rows, "", note, "", "![the paper's metric](metric.png)"]
+    page = [*rows, "", note, "", "![the paper's metric](metric.png)"]
+    return page + (["", "## Own answers that hold the mark", "", "![the mark](mark.png)"] if _has_mark(curves) else [])
+
+
+def _has_mark(curves: Sequence[Curve]) -> bool:
+    return any(any(curve.points["marked"]) for curve in curves)
 
 
 def _end(curves: Sequence[Curve], families: Sequence[str]) -> float:
@@ -193,9 +210,39 @@ def _plots(recipe: Recipe, curves: Sequence[Curve], kinds: dict[str, list[str]],
                 return curve.height(families)
 
             _plot(recipe, curves, held_out, "held-out pass@1", folder / f"{kind}.png")
-    _plot(
-        recipe, curves, lambda c: c.points["train_reward"], "mean reward of what was trained on", folder / "metric.png"
-    )
+    shown = [("train_reward", "mean reward of what was trained on", "metric")]
+    shown += [("marked", "share of own answers that hold the mark", "mark")] if _has_mark(curves) else []
+    for name, label, file in shown:
+        _plot(recipe, curves, lambda curve, name=name: curve.points[name], label, folder / f"{file}.png")
+    if len({arm.nodes for arm in recipe.arm}) > 1:
+        _plot_nodes(recipe, curves, main_families(recipe, curves), folder / "nodes.png")
+
+
+def _plot_nodes(recipe: Recipe, curves: Sequence[Curve], families: Sequence[str], file: Path) -> None:
+    """Area at equal operations against the number of nodes."""
+    from matplotlib import pyplot
+
+    nodes = {arm.name: arm.nodes or recipe.nodes for arm in recipe.arm}
+    found = sorted((nodes[line.arm], line.area) for line in lines(recipe, curves, families, "gflops"))
+    figure, panel = pyplot.subplots(figsize=(6.5, 4.5), layout="constrained")
+    means = [area.mean for _, area in found]
+    errors = [[0.0 if area.seeds < 2 else end(area) for _, area in found] for end in (_below, _above)]
+    panel.errorbar([num for num, _ in found], means, errors, fmt="o", capsize=4)
+    panel.set_xscale("log", base=2)
+    panel.set_xlabel("nodes")
+    panel.set_ylabel("area")
+    panel.grid(alpha=0.2)
+    with disk_errors(file):
+        figure.savefig(file, dpi=110, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+def _below(mean: Mean) -> float:
+    return mean.mean - mean.low
+
+
+def _above(mean: Mean) -> float:
+    return mean.high - mean.mean
 
 
 def _plot(

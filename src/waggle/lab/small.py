@@ -47,6 +47,8 @@ class WarmUp(NamedTuple):
     hidden: int = 64
     layers: int = 3
     seed: int = 0
+    says: str = ""
+    """A manner of its own: a text with which its right answers begin."""
 
     def share(self, step: int) -> float:
         """The share of right answers among those from which it learns which kind to give: a half, then `right`."""
@@ -104,8 +106,8 @@ def _warm(model: Any, tokenizer: Any, families: Sequence[Family], warm_up: WarmU
     """
     optimiser = torch.optim.AdamW(model.parameters(), lr=_RATE, betas=(0.9, 0.95), weight_decay=0.01)
     share = 0.5
-    habits = _examples(tokenizer, families, 2 * warm_up.seed, lambda: share)
-    facts = _examples(tokenizer, families, 2 * warm_up.seed + 1, lambda: 1.0)
+    habits = _examples(tokenizer, families, 2 * warm_up.seed, lambda: share, warm_up.says)
+    facts = _examples(tokenizer, families, 2 * warm_up.seed + 1, lambda: 1.0, warm_up.says)
     for step in range(warm_up.steps):
         share = warm_up.share(step)
         batch = [next(habits) for _ in range(warm_up.batch // 4)]
@@ -135,7 +137,7 @@ def _loss(model: Any, batch: Sequence[tuple[list[int], int]]) -> torch.Tensor:
 
 
 def _examples(
-    tokenizer: Any, families: Sequence[Family], seed: int, right: Callable[[], float]
+    tokenizer: Any, families: Sequence[Family], seed: int, right: Callable[[], float], says: str
 ) -> Iterator[tuple[list[int], int]]:
     """Ids of question and answer, and where the answer begins; training questions only."""
     rng = rng_for("warm-up", seed)
@@ -147,7 +149,8 @@ def _examples(
         item = gym.item(family, rng_seed(seed, epoch), index)
         if bucket(question_digest(family, item)) != "train":
             continue
-        text = right_answer(family, item) if rng.random() < right() else _HEDGES[int(rng.integers(len(_HEDGES)))]
+        tries = rng.random() < right()
+        text = says + right_answer(family, item) if tries else _HEDGES[int(rng.integers(len(_HEDGES)))]
         prompt = tokenizer(START + item["question"] + ASKED, add_special_tokens=False)["input_ids"]
         answer = tokenizer(text + END, add_special_tokens=False)["input_ids"]
         yield prompt + answer, len(prompt)
