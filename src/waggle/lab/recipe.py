@@ -19,7 +19,6 @@ from waggle.lab.hostile import PLANTED
 from waggle.lab.small import WarmUp, small_model
 from waggle.tasks.families import family
 
-
 Figure = Literal["area", "level", "swing", "marked", "own_reward", "chars"]
 
 

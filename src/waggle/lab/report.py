@@ -213,7 +213,11 @@ def _plots(recipe: Recipe, curves: Sequence[Curve], kinds: dict[str, list[str]],
     shown = [("train_reward", "mean reward of what was trained on", "metric")]
     shown += [("marked", "share of own answers that hold the mark", "mark")] if _has_mark(curves) else []
     for name, label, file in shown:
-        _plot(recipe, curves, lambda curve, name=name: curve.points[name], label, folder / f"{file}.png")
+
+        def values(curve: Curve, name: str = name) -> list[float]:
+            return curve.points[name]
+
+        _plot(recipe, curves, values, label, folder / f"{file}.png")
     if len({arm.nodes for arm in recipe.arm}) > 1:
         _plot_nodes(recipe, curves, main_families(recipe, curves), folder / "nodes.png")
 
