@@ -21,18 +21,22 @@ def verdicts(recipe: Recipe, folder: Path, wanted: Sequence[Cell], families: Seq
 def _sentence(recipe: Recipe, claim: Claim, folder: Path, wanted: Sequence[Cell], families: Sequence[str]) -> str:
     found = difference(claim, read_curves(recipe, folder, wanted, claim.nodes), families)
     what = f"{claim.figure} of {claim.arm}" + (f" less that of {claim.against}" if claim.against else "")
-    bound = f"at least {claim.least:g}" if claim.least is not None else f"at most {claim.most:g}"
+    sign, bound = claim.side
+    side = "at least" if sign > 0 else "at most"
+    claimed = f"{side} {bound:g}" + (f", the mean {side} {claim.mean:g}" if claim.mean is not None else "")
     if found is None:
         return f"UNDECIDED: {claim.says} (cells are missing)"
     seeds = f"{found.seeds} seed{'s' if found.seeds > 1 else ''}"
-    return f"{decided(claim, found).upper()}: {claim.says} ({what}: {found}, {seeds}; claimed: {bound})"
+    return f"{decided(claim, found).upper()}: {claim.says} ({what}: {found}, {seeds}; claimed: {claimed})"
 
 
 def decided(claim: Claim, found: Mean) -> str:
     """`holds`, `fails` or `undecided`."""
-    bound = claim.least if claim.least is not None else -(claim.most or 0.0)
-    low, high = (found.low, found.high) if claim.least is not None else (-found.high, -found.low)
-    return "holds" if low >= bound else "fails" if high < bound else "undecided"
+    sign, bound = claim.side
+    low, high = sorted((sign * found.low, sign * found.high))
+    if low >= sign * bound and (claim.mean is None or sign * found.mean >= sign * claim.mean):
+        return "holds"
+    return "fails" if high < sign * bound else "undecided"
 
 
 def difference(claim: Claim, curves: Sequence[Curve], families: Sequence[str]) -> Mean | None:

@@ -34,7 +34,15 @@ class Small(Section):
     layers: Positive = 3
     seed: Annotated[int, Field(ge=0)] = 0
     says: str = ""
-    """A text with which its right answers begin."""
+    """A text with which right answers begin."""
+    manner: Share = 1.0
+    """The share of its right answers that do."""
+
+    @model_validator(mode="after")
+    def _manner_has_effect(self) -> "Small":
+        if self.manner != 1 and not self.says:
+            raise ValueError("manner has no effect without says; remove it, or say what right answers begin with")
+        return self
 
 
 class Questions(Section):
@@ -83,7 +91,9 @@ class Claim(Section):
     """`area` and `level` at equal operations, `swing`; of the last evaluation: `marked`, `own_reward`, `chars`."""
     least: float | None = None
     most: float | None = None
-    """The figure, or the difference, is at least or at most this: one of the two."""
+    """The figure, or the difference, is at least or at most this with its whole interval: one of the two."""
+    mean: float | None = None
+    """The same for its mean alone, where that is to be nearer than the interval."""
     nodes: Annotated[tuple[int, ...], Field(strict=False)] = ()
     """Nodes whose figures these are, counted from 1; all honest ones where empty."""
 
@@ -91,7 +101,15 @@ class Claim(Section):
     def _says_one_thing(self) -> "Claim":
         if (self.least is None) == (self.most is None):
             raise ValueError(f"the claim {self.says!r} needs one of least and most")
+        sign, bound = self.side
+        if self.mean is not None and sign * self.mean <= sign * bound:
+            raise ValueError(f"the claim {self.says!r}: mean has no effect beyond the interval's own bound; remove it")
         return self
+
+    @property
+    def side(self) -> tuple[int, float]:
+        """1 and the bound from below, or -1 and the one from above."""
+        return (1, self.least) if self.least is not None else (-1, self.most or 0.0)
 
 
 class Recipe(Section):

@@ -48,7 +48,9 @@ class WarmUp(NamedTuple):
     layers: int = 3
     seed: int = 0
     says: str = ""
-    """A manner of its own: a text with which its right answers begin."""
+    """A manner of its own: a text with which right answers begin."""
+    manner: float = 1.0
+    """The share of its right answers that do."""
 
     def share(self, step: int) -> float:
         """The share of right answers among those from which it learns which kind to give: a half, then `right`."""
@@ -58,7 +60,7 @@ class WarmUp(NamedTuple):
 
 def small_model(families: Sequence[Family], warm_up: WarmUp, cache: Path | None = None) -> Path:
     """The folder of the small model for these families, built where it is not there yet."""
-    key = digest_bytes("small", b"".join(map(encode, families)) + json.dumps(warm_up).encode()).hex()[:16]
+    key = digest_bytes("small", b"".join(map(encode, families)) + json.dumps(warm_up._asdict()).encode()).hex()[:16]
     target = (cache or cache_folder()) / "small-1" / key
     if not target.is_dir():
         threads = torch.get_num_threads()
@@ -106,8 +108,8 @@ def _warm(model: Any, tokenizer: Any, families: Sequence[Family], warm_up: WarmU
     """
     optimiser = torch.optim.AdamW(model.parameters(), lr=_RATE, betas=(0.9, 0.95), weight_decay=0.01)
     share = 0.5
-    habits = _examples(tokenizer, families, 2 * warm_up.seed, lambda: share, warm_up.says)
-    facts = _examples(tokenizer, families, 2 * warm_up.seed + 1, lambda: 1.0, warm_up.says)
+    habits = _examples(tokenizer, families, 2 * warm_up.seed, lambda: share, warm_up)
+    facts = _examples(tokenizer, families, 2 * warm_up.seed + 1, lambda: 1.0, warm_up)
     for step in range(warm_up.steps):
         share = warm_up.share(step)
         batch = [next(habits) for _ in range(warm_up.batch // 4)]
@@ -137,7 +139,7 @@ def _loss(model: Any, batch: Sequence[tuple[list[int], int]]) -> torch.Tensor:
 
 
 def _examples(
-    tokenizer: Any, families: Sequence[Family], seed: int, right: Callable[[], float], says: str
+    tokenizer: Any, families: Sequence[Family], seed: int, right: Callable[[], float], warm_up: WarmUp
 ) -> Iterator[tuple[list[int], int]]:
     """Ids of question and answer, and where the answer begins; training questions only."""
     rng = rng_for("warm-up", seed)
@@ -150,6 +152,7 @@ def _examples(
         if bucket(question_digest(family, item)) != "train":
             continue
         tries = rng.random() < right()
+        says = warm_up.says if warm_up.manner == 1 or rng.random() < warm_up.manner else ""
         text = says + right_answer(family, item) if tries else _HEDGES[int(rng.integers(len(_HEDGES)))]
         prompt = tokenizer(START + item["question"] + ASKED, add_special_tokens=False)["input_ids"]
         answer = tokenizer(text + END, add_special_tokens=False)["input_ids"]
