@@ -22,7 +22,7 @@ from waggle.lab.cell import COLUMNS, run_cell
 from waggle.lab.experiment import cell_file, cells, mark_of, missing
 from waggle.lab.hostile import PLANTED, Hostile
 from waggle.lab.outcome import counted, lines, read_curves
-from waggle.lab.recipe import Recipe, read_recipe
+from waggle.lab.recipe import Arm, Claim, Questions, Recipe, Small, read_recipe
 from waggle.node.build import local_key
 from waggle.policy.load import load
 from waggle.swarm.charter import new_charter
@@ -244,6 +244,15 @@ def test_the_recipes_that_come_along_can_be_read() -> None:
         assert recipe.name == file.stem
         assert cells(recipe)
         recipe.families()
+
+
+def test_every_field_of_a_recipe_and_every_recipe_is_documented() -> None:
+    page = Path("docs/experiments.md").read_text("utf-8")
+    for part in (Recipe, Small, Questions, Arm, Claim):
+        for name in part.model_fields:
+            assert any(shown in page for shown in (f"`{name}`", f"[{name}]]`", f"[{name}]`")), (part, name)
+    for file in Path("recipes").glob("*.toml"):
+        assert f"| `{file.stem}` |" in page, file
 
 
 def test_errors_are_of_the_kinds_that_the_command_line_knows(tmp_path: Path) -> None:
