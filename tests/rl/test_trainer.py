@@ -178,7 +178,7 @@ def test_own_and_foreign_differences_are_told_apart(policy: Policy) -> None:
     assert 80 < report.diff_mean_foreign <= report.diff_max_foreign < 91
     assert 0 < report.diff_mean_own <= report.diff_max_own < 30
     assert report.clipped_high == pytest.approx(0.25)
-    assert report.numbers() == {name: float(value) for name, value in asdict(report).items()}
+    assert report.numbers() == {n: float(v) for n, v in asdict(report).items() if n != "inside"}
 
 
 def poisoned(policy: Policy, at: int) -> Batch:

@@ -108,7 +108,7 @@ class LearnConfig(Section):
     """Tokens per packed row (one forward and backward pass); smaller needs less memory."""
 
 
-Factor = Literal["learnability", "freshness", "novelty", "trust", "brevity", "balance"]
+Factor = Literal["learnability", "freshness", "novelty", "trust", "likeness", "brevity", "balance"]
 FACTORS: tuple[Factor, ...] = get_args(Factor)
 
 

@@ -30,6 +30,8 @@ class Step:
 
     moved: bool
     numbers: dict[str, float]
+    inside: tuple[float, ...] = ()
+    """Of each group that was trained on, the share of right answers within the window; empty without one."""
 
 
 class Learner(Protocol):
@@ -131,7 +133,7 @@ class ModelLearner:
 
     def step(self, batch: bytes) -> Step:
         report = self.trainer.step(Batch.from_bytes(batch))
-        return Step(not report.skipped, report.numbers())
+        return Step(not report.skipped, report.numbers(), report.inside)
 
     def save(self, folder: Path) -> None:
         save_weights(self.policy, folder / "weights.safetensors")

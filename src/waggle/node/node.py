@@ -26,6 +26,7 @@ from waggle.node.state import Heard, Record, Sealed, Snapshot, State
 from waggle.swarm.admission import View
 from waggle.swarm.choosing import Candidate
 from waggle.swarm.estimates import Estimates
+from waggle.swarm.likeness import Likeness
 from waggle.swarm.pool import Pool
 from waggle.swarm.seen import Seen
 from waggle.swarm.trust import MAX_HOSTILE, NO_QUARANTINE, Trust
@@ -77,6 +78,7 @@ class Node:
         self.totals: Counter[str] = Counter()
         self.heard: OrderedDict[bytes, int] = OrderedDict()
         self.estimates = Estimates()
+        self.likeness = Likeness()
         share = config.share
         self.pool = Pool(share.pool_groups, int(share.pool_mb * 1e6), share.max_lag)
         self.trust = Trust(MAX_HOSTILE if share.trust else NO_QUARANTINE)
@@ -150,6 +152,7 @@ class Node:
     def _take(self, state: State) -> None:
         self.state = state
         self.estimates = Estimates(state.estimates)
+        self.likeness = Likeness(state.likes)
         self.heard = OrderedDict((h.author, h.created_ms) for h in state.heard)
         self.totals = Counter(state.totals)
         self.trust.restore(state.standings)
@@ -178,6 +181,7 @@ class Node:
                 kept.uses,
                 self.estimates.rate(kept.group.task),
                 self.trust.weight(kept.group.author),
+                self.likeness.of(kept.group.author, kept.group.task.ref.config),
             )
             for kept in self.pool.entries()
         ]

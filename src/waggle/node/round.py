@@ -78,6 +78,7 @@ async def play(node: Node) -> Report:
     groups = [*mixed.local, *mixed.foreign]
     batch = node.learner.pack(groups, node.key.id, node.rates(mixed.foreign))
     step = node.learner.step(batch)
+    note_likeness(node, groups, step)
     score = node.steer(number)
     settle(node, number, score)
     seconds = node.clock.passed_s() - started_s
@@ -266,6 +267,14 @@ def draw_batch(node: Node, number: int, own: Sequence[Group], arrived: Arrived) 
     return mixed
 
 
+def note_likeness(node: Node, groups: Sequence[Group], step: Step) -> None:
+    """Note how like mine the answers of peers were, where every group that has a signal was trained on."""
+    trained = [group for group in groups if group.has_signal]
+    for group, inside in zip(trained, step.inside, strict=True) if len(trained) == len(step.inside) else ():
+        if group.author != node.key.id:
+            node.likeness.learn(group.author, group.task.ref.config, inside)
+
+
 def settle(node: Node, number: int, score: Score | None) -> None:
     """Draw from the round what it says of peers: whose experience helped, who takes and gives, who is left out."""
     for peer in node.exchange.take_takers():
@@ -313,6 +322,7 @@ def next_state(
         estimates=node.estimates.state(),
         last_rate=rate if score else old.last_rate,
         standings=node.trust.state(),
+        likes=node.likeness.state(),
         dose=next_dose(old.dose, rate, old.best_rate, node.config.eval.steer) if share.adaptive and score else old.dose,
     )
 

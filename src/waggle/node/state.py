@@ -8,6 +8,7 @@ New fields are added at the end, with defaults: folders of earlier releases are 
 from waggle.core.types import Digest, Experience, Group, Noun, PeerId
 from waggle.swarm.dose import Dose
 from waggle.swarm.estimates import Estimate
+from waggle.swarm.likeness import Like
 from waggle.swarm.seen import Mark
 from waggle.swarm.trust import Standing
 from waggle.tasks.stream import Cursor
@@ -46,6 +47,8 @@ class State(Noun, frozen=True):
     """What is thought of authors, the longest silent first."""
     dose: Dose = Dose()
     """How much of peers' experience is taken."""
+    likes: tuple[Like, ...] = ()
+    """How like mine authors' right answers are."""
 
 
 class Admitted(Noun, frozen=True):

@@ -8,8 +8,9 @@ not the run; three in a row end it. Left out: weight decay, several epochs over 
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,10 +64,14 @@ class StepReport:
     diff_max_own: float = 0.0
     diff_mean_foreign: float = 0.0
     diff_max_foreign: float = 0.0
+    outside: float = 0.0
+    """Share of the better foreign answers that are outside the likelihood window."""
+    inside: tuple[float, ...] = ()
+    """Of each example's better answers, the share within the window; empty without one. Not among the numbers."""
 
     def numbers(self) -> dict[str, float]:
-        """Every field as a number, for the record."""
-        return {name: float(value) for name, value in asdict(self).items()}
+        """Every field that is a number, for the record."""
+        return {name: float(value) for name, value in asdict(self).items() if name != "inside"}
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,8 @@ class _Seen:
     values: NDArray[np.float32]
     """[6, n]: entropy, ratio, clipped low, clipped high, |difference|, foreign."""
     nonfinite: int
+    outside: NDArray[np.int32]
+    """Foreign answers outside the window."""
 
 
 class Trainer:
@@ -143,7 +150,8 @@ class Trainer:
         skipped = not (num_tokens and math.isfinite(norm) and math.isfinite(loss))
         self._move(skipped)
         trim()
-        return _report(seen, rows, skipped=skipped, learning_rate=rate, grad_norm=norm, loss=loss)
+        report = _report(seen, rows, skipped=skipped, learning_rate=rate, grad_norm=norm, loss=loss)
+        return replace(report, **_insides(batch, seen)) if self._learn.window else report
 
     def accumulate(self, batch: Batch) -> tuple[list[Row], list[_Seen]]:
         """Add the gradient of the sum of the batch's token losses to `.grad`, one row after another."""
@@ -163,32 +171,36 @@ class Trainer:
     def _row(self, row: Row, trained: _Trained) -> _Seen:
         with self._policy.autocast(), self._activations.recomputing(len(row.ids_T)):
             logprobs_N, entropy_N = row_logprobs(self._policy.model, row, self._temperature)
-        x = self._inputs(row, trained, logprobs_N)
+        outside_N = self._outside(row, trained, logprobs_N)
+        x = self._inputs(row, trained, logprobs_N, outside_N)
         finite_N = torch.isfinite(x.logprobs_N.detach() + x.old_N + x.advantages_N)
         x = _only(x, finite_N)
         loss = LOSSES[self._learn.loss](x).sum()
         loss.backward()
-        return _Seen(float(loss.detach()), _values(x, entropy_N[finite_N]), int((~finite_N).sum()))
+        answers = np.unique(trained.answer_N[row.index_N[outside_N]])
+        return _Seen(float(loss.detach()), _values(x, entropy_N[finite_N]), int((~finite_N).sum()), answers)
 
-    def _inputs(self, row: Row, trained: _Trained, logprobs_N: Tensor) -> LossInputs:
+    def _inputs(self, row: Row, trained: _Trained, logprobs_N: Tensor, outside_N: NDArray[np.bool_]) -> LossInputs:
         old_N, known_N, advantages_N, foreign_N = (
             torch.from_numpy(values_N[row.index_N]).to(logprobs_N.device)
             for values_N in (trained.old_N, trained.known_N, trained.advantages_N, trained.foreign_N)
         )
         old_N = torch.where(known_N, old_N, logprobs_N.detach())
         advantages_N = torch.where(foreign_N & ~known_N, advantages_N.clamp(min=0), advantages_N)
-        if self._learn.window:
-            advantages_N = torch.where(foreign_N & self._unlikely(row, trained, logprobs_N), 0.0, advantages_N)
+        advantages_N = torch.where(torch.from_numpy(outside_N).to(foreign_N.device), 0.0, advantages_N)
         learn = self._learn
         return LossInputs(logprobs_N, old_N, advantages_N, foreign_N, learn.clip_low, learn.clip_high)
 
-    def _unlikely(self, row: Row, trained: _Trained, logprobs_N: Tensor) -> Tensor:
-        """Tokens of answers outside the window, in the order of the row; rows hold whole answers."""
+    def _outside(self, row: Row, trained: _Trained, logprobs_N: Tensor) -> NDArray[np.bool_]:
+        """Tokens of foreign answers outside the window, in the order of the row; rows hold whole answers."""
+        foreign_N = trained.foreign_N[row.index_N]
+        if not (self._learn.window and foreign_N.any()):
+            return np.zeros(len(foreign_N), bool)
         order_N = np.argsort(row.index_N)
         ordered_N = logprobs_N.detach().float().cpu().numpy()[order_N]
         outside_N = np.empty(len(order_N), bool)
         outside_N[order_N] = unlikely(ordered_N, trained.answer_N[row.index_N[order_N]], self._learn.window)
-        return torch.from_numpy(outside_N).to(logprobs_N.device)
+        return foreign_N & outside_N
 
     def _move(self, skipped: bool) -> None:
         if not skipped:
@@ -235,6 +247,19 @@ def _report(seen: Sequence[_Seen], rows: Sequence[Row], **known: float) -> StepR
         diff_max_foreign=float(peers_N.max(initial=0.0)),
         **known,  # type: ignore[arg-type]
     )
+
+
+def _insides(batch: Batch, seen: Sequence[_Seen]) -> dict[str, Any]:
+    """What of the better answers was within the window, by example, and foreign ones' share outside it."""
+    outside = {int(answer) for one in seen for answer in one.outside}
+    inside, first, total, cut = [], 0, 0, 0
+    for example in batch.examples:
+        better = [first + place for place, gain in enumerate(example.advantages) if gain > 0]
+        first += len(example.advantages)
+        num = len(outside.intersection(better))
+        inside.append(1 - num / len(better) if better else 1.0)
+        total, cut = (total + len(better), cut + num) if example.foreign else (total, cut)
+    return {"inside": tuple(inside), "outside": cut / total if total else 0.0}
 
 
 def _mean(values: NDArray[np.float32]) -> float:

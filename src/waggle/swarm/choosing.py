@@ -9,6 +9,8 @@ The weight of a group is a product of factors, each in (0, 1] and each of which 
 - `novelty`: 1 over the number of groups in the pool whose right answers are the same text to the same question, and
   over 1 plus the times that I have trained on it.
 - `trust`: what the peer's past says, see `trust.py`.
+- `likeness`: how much of what its author gets right in this family is what I might have said, see `likeness.py`; a
+  group that is drawn is also taken with just this chance, so that of peers who are all unlike me little is taken.
 - `brevity`: how long the group's right answers are beside what is usual for the family, 1 up to twice as long.
 - `balance`: 1 over the groups of the same family that are already chosen for this step.
 
@@ -25,7 +27,7 @@ import numpy as np
 
 from waggle.core.types import Group
 
-FACTORS = ("learnability", "freshness", "novelty", "trust", "brevity", "balance")
+FACTORS = ("learnability", "freshness", "novelty", "trust", "likeness", "brevity", "balance")
 HALF_LIFE = 8.0
 """My rounds after which a group's freshness has halved."""
 LEAST = 1e-3
@@ -42,6 +44,7 @@ class Candidate(NamedTuple):
     rate: float
     """My own running rate at such questions."""
     trust: float
+    likeness: float = 1.0
 
 
 class Rules(NamedTuple):
@@ -70,11 +73,16 @@ def choose(candidates: Sequence[Candidate], limit: int, rng: np.random.Generator
     of_family: Counter[bytes] = Counter()
     most = max(1, int(rules.quota * limit))
     left = [i for i, reason in enumerate(reasons) if reason == "not-drawn"]
-    while left and sum(of_peer.values()) < limit:
+    places = limit
+    while left and places:
         pick = left.pop(_draw([_now(weights[i], candidates[i], of_family, rules) for i in left], rng, rules.even))
         group = candidates[pick].group
         if of_peer[group.author] >= most:
             reasons[pick] = "quota"
+            continue
+        places -= 1
+        if (chance := factors[pick].get("likeness", 1.0)) < 1 and rng.random() >= chance:
+            reasons[pick] = "unlike-mine"
             continue
         reasons[pick] = "drawn"
         of_peer[group.author] += 1
@@ -106,6 +114,7 @@ def _factors(candidates: Sequence[Candidate], names: Sequence[str]) -> list[dict
         "freshness": lambda c: 0.5 ** (c.age / HALF_LIFE),
         "novelty": lambda c: 1 / (sames[_successes(c.group)] * (1 + c.uses)),
         "trust": lambda c: c.trust,
+        "likeness": lambda c: c.likeness,
         "brevity": lambda c: _brevity(c.group, usual),
     }
     return [{name: round(every[name](c), 4) for name in names if name in every} for c in candidates]
