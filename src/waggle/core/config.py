@@ -198,6 +198,8 @@ class RunConfig(Section):
     """Size at which events.jsonl and metrics.jsonl are rotated; one older file of each is kept."""
     experience_mb: Annotated[float, Field(gt=0)] = 64.0
     """Most bytes of own published experience kept on disk, in MB."""
+    record_mb: Annotated[float, Field(ge=0)] = 64.0
+    """Most bytes kept of what came from peers, from the first round on, for `waggle replay`, in MB; 0 keeps none."""
 
 
 class Config(Section):

@@ -20,8 +20,9 @@ from waggle.core.types import Group
 from waggle.node.journal import Journal
 from waggle.node.learner import Learner
 from waggle.node.parcel import Inbox, Parcel
+from waggle.node.recording import Recording
 from waggle.node.runfolder import RunFolder, read_noun
-from waggle.node.state import MAX_RECORD_BYTES, Record, Snapshot
+from waggle.node.state import MAX_RECORD_BYTES, Arrival, Record, Snapshot
 
 MAX_WAITING = 256
 """Rounds that wait for a disk before the node gives up."""
@@ -85,10 +86,14 @@ class DiskArchive:
     Args:
         folder: an open run folder.
         keep: checkpoints kept.
-        lines_bytes: size at which metrics.jsonl and experience.jsonl rotate.
+        metrics_bytes: size at which metrics.jsonl rotates.
+        experience_bytes: likewise of experience.jsonl.
+        record_bytes: most of what came from peers that is kept for a replay; 0 keeps none.
     """
 
-    def __init__(self, folder: RunFolder, keep: int, metrics_bytes: int, experience_bytes: int) -> None:
+    def __init__(
+        self, folder: RunFolder, keep: int, metrics_bytes: int, experience_bytes: int, record_bytes: int = 0
+    ) -> None:
         self._folder, self._keep = folder, keep
         self._metrics_bytes, self._experience_bytes = metrics_bytes, experience_bytes
         self._journal: Journal | None = None
@@ -96,6 +101,9 @@ class DiskArchive:
         """Rounds that the disk has refused so far."""
         self._unwritten = ""
         """Metrics lines likewise."""
+        self._recording = Recording(folder.arrivals_file, record_bytes)
+        self._unrecorded: deque[Arrival] = deque()
+        """What came in with rounds, likewise."""
         self._inbox = Inbox(folder)
         with disk_errors(folder.path):
             folder.checkpoints.mkdir(exist_ok=True)
@@ -137,6 +145,7 @@ class DiskArchive:
         self._open_journal(_number(newest))
         records = self._records()
         self._complete_metrics(records)
+        self._recording.complete(records)
         self._clean(_number(newest))
         return snapshot, records
 
@@ -163,10 +172,15 @@ class DiskArchive:
         assert self._journal is not None
         while self._waiting:
             self._journal.append(encode(self._waiting[0]))
-            self._unwritten += self._waiting.popleft().metrics
+            done = self._waiting.popleft()
+            self._unwritten += done.metrics
+            self._unrecorded.append(done.arrival)
             self._inbox.clear()
         append_line(self._folder.metrics_file, self._unwritten.encode(), self._metrics_bytes)
         self._unwritten = ""
+        while self._unrecorded:
+            self._recording.add(self._unrecorded[0])
+            self._unrecorded.popleft()
 
     def take_parcel(self, num: int, max_bytes: int) -> Parcel | None:
         return self._inbox.take(num, max_bytes)
@@ -201,6 +215,7 @@ class DiskArchive:
         """Give files and lock back."""
         if self._journal is not None:
             self._journal.close()
+        self._recording.close()
         self._folder.close()
 
     def _checkpoint(self, number: int) -> Path:

@@ -203,7 +203,13 @@ def make_node(
     if parts.config.tasks.share_file:
         serve_blobs(transport, DiskBlobs(parts.files), file_ids(parts.charter.families))
     node = Node(key, taskset, parts.config, learner, parts.grader, transport, parts.clock, events)
-    archive = DiskArchive(folder, run.keep_checkpoints, int(run.events_mb * 1e6), int(run.experience_mb * 1e6))
+    archive = DiskArchive(
+        folder,
+        run.keep_checkpoints,
+        int(run.events_mb * 1e6),
+        int(run.experience_mb * 1e6),
+        int(run.record_mb * 1e6),
+    )
     return node, archive
 
 

@@ -47,7 +47,7 @@ class Journal:
             os.ftruncate(self._descriptor, good_bytes)
             if created:
                 sync_folder(file.parent)
-        self._size_bytes = good_bytes
+        self.size_bytes = good_bytes
 
     def append(self, record: bytes) -> None:
         """Add a record; it is on disk when this returns, or not in the journal at all.
@@ -63,9 +63,9 @@ class Journal:
                     raise OSError(28, "No space left on device")
                 os.fsync(self._descriptor)
             except OSError:
-                os.ftruncate(self._descriptor, self._size_bytes)
+                os.ftruncate(self._descriptor, self.size_bytes)
                 raise
-            self._size_bytes += len(data)
+            self.size_bytes += len(data)
 
     def close(self) -> None:
         """Give the file back."""

@@ -7,50 +7,31 @@ What can go wrong on the way is data: a question without a verdict is not traine
 is counted, an empty pool means training on one's own. Only our own bugs and a disk that refuses end it.
 """
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from waggle.core.codec import digest
-from waggle.core.errors import DecodeError
 from waggle.core.events import json_line
 from waggle.core.keys import peer_name
 from waggle.core.rng import rng_for, seed_for
 from waggle.core.sealing import seal
 from waggle.core.types import Body, Completion, Experience, Group, Rollout, Sampling, Task
+from waggle.node.arrival import Arrived, gather
 from waggle.node.evaluate import Score
 from waggle.node.explaining import tell
 from waggle.node.learner import Step, policy_ref
 from waggle.node.node import Node
-from waggle.node.state import Admitted, Record, State
-from waggle.swarm.admission import (
-    Reason,
-    Refusal,
-    Screened,
-    check_quarantine,
-    check_signature,
-    finish,
-    screen,
-    screen_announcement,
-)
+from waggle.node.state import Record, State
 from waggle.swarm.choosing import Rules
 from waggle.swarm.dose import next_dose
 from waggle.swarm.keep import KEEPS
-from waggle.swarm.sampling import Mixed, Offer, mix, offers, sampler, wanted
+from waggle.swarm.sampling import Mixed, mix, sampler
 from waggle.swarm.seen import Mark, mark
 from waggle.tasks.stream import Cursor
 
-PULL_BYTES = 1 << 20
-"""Most announced bytes that a round pulls."""
-
-
-@dataclass
-class Arrived:
-    """What came from peers in a round."""
-
-    admitted: list[Admitted] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)
+Gather: TypeAlias = Callable[[Node, int, list[Mark]], Awaitable[Arrived]]
+"""(node, number of the round, marks of its own experience) -> what came in."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +47,7 @@ class Report:
     seconds: float
 
 
-async def play(node: Node) -> Report:
+async def play(node: Node, gather: Gather = gather) -> Report:
     """Play one round and commit it. Raises only RunError: the disk, or three steps that are not numbers."""
     started_s = node.clock.passed_s()
     number = node.state.round + 1
@@ -80,7 +61,7 @@ async def play(node: Node) -> Report:
     step = node.learner.step(batch)
     note_likeness(node, groups, step)
     score = node.steer(number)
-    settle(node, number, score)
+    settle(node, number, arrived, score)
     seconds = node.clock.passed_s() - started_s
     state = next_state(node, number, cursor, created_ms, batch, groups, step, score, seconds)
     report = Report(number, own, arrived, mixed, step, score, seconds)
@@ -157,100 +138,6 @@ def own_marks(node: Node, sealed: Sequence[Experience], own: Sequence[Group]) ->
     return marks
 
 
-async def gather(node: Node, number: int, marks: list[Mark]) -> Arrived:
-    """What peers offer and what came by file, screened and graded. `marks` are those of the round so far."""
-    arrived = Arrived(marks=marks)
-    now_ms = int(node.clock.now_s() * 1000)
-    found: list[Offer] = []
-    for sender, data in await node.exchange.hear():
-        news = screen_announcement(data, sender, node.view, now_ms)
-        if isinstance(news, Refusal):
-            refuse(node, arrived, sender, news)
-        elif not node.hear_of(news.author, news.created_ms):
-            continue
-        elif refusal := check_quarantine(news.author, node.view):
-            refuse(node, arrived, sender, refusal)
-        else:
-            node.trust.contribute(news.author)
-            found += offers(news, sender)
-    pulled = await pull(node, number, arrived, found)
-    screened: list[Screened] = []
-    for source, data in (*pulled, *unpacked(node, arrived)):
-        result = screen(data, node.view, now_ms)
-        if isinstance(result, Refusal):
-            refuse(node, arrived, source, result)
-        else:
-            screened.append(result)
-            arrived.marks.append(result.mark)
-    admit(node, arrived, screened)
-    for (source, reason), num in node.exchange.take_refused().items():
-        arrived.refused[reason] += num
-        node.trust.refuse(source, Reason(reason))  # a flood counts as one
-    return arrived
-
-
-async def pull(node: Node, number: int, arrived: Arrived, found: Sequence[Offer]) -> list[tuple[bytes, bytes]]:
-    """Experience of what was found, as much as a round may pull: who sent it, and its bytes."""
-    limit = 2 * node.config.round.foreign
-    rng = rng_for(node.config.run.seed, "pull", node.key.id, number)
-    found = [offer for offer in found if not node.exchange.is_asked(offer.source)]
-    have = {offer.entry.id for offer in found if node.view.seen.has(offer.entry.id)}
-
-    signed, liars = set[int](), set[bytes]()
-
-    def is_signed(offer: Offer) -> bool:
-        if offer.source in liars:  # refused once, however many lists it sent
-            return False
-        if id(offer.news) not in signed:
-            if refusal := check_signature(offer.news, node.view):
-                refuse(node, arrived, offer.source, refusal)
-                liars.add(offer.source)
-                return False
-            signed.add(id(offer.news))
-        return True
-
-    chosen = wanted(found, limit, rng, have=have, max_bytes=PULL_BYTES, is_good=is_signed, weight=node.weight)
-    wishes: dict[bytes, list[Offer]] = {}
-    for offer in chosen:
-        wishes.setdefault(offer.source, []).append(offer)
-    return await node.exchange.pull_all(wishes)
-
-
-def unpacked(node: Node, arrived: Arrived) -> list[tuple[bytes, bytes]]:
-    """Experience of a parcel that waits in the inbox, from nobody; as much as a round may pull."""
-    try:
-        parcel = node.archive.take_parcel(2 * node.config.round.foreign, PULL_BYTES)
-    except DecodeError as error:
-        refuse(node, arrived, b"", Refusal(Reason(error.reason), f"a damaged parcel: {error}"))
-        return []
-    if parcel and parcel.charter != node.taskset.digest:
-        refuse(node, arrived, b"", Refusal(Reason.OTHER_CHARTER, "a parcel of another swarm"))
-        return []
-    return [(b"", data) for data in parcel.experiences] if parcel else []
-
-
-def admit(node: Node, arrived: Arrived, screened: Sequence[Screened]) -> None:
-    """Grade what passed screening, all in one call, and keep what can be graded."""
-    verdicts = iter(node.grader.grade([(s.task, text) for s in screened for text in s.texts]))
-    for one in screened:
-        group = finish(one, [next(verdicts) for _ in one.texts], node.view)
-        if isinstance(group, Refusal):
-            refuse(node, arrived, one.body.author, group)
-        else:
-            node.trust.admit(group.author)
-            arrived.admitted.append(Admitted(group, one.size_bytes))
-
-
-def refuse(node: Node, arrived: Arrived, sender: bytes, refusal: Refusal) -> None:
-    """Count a refusal by its reason and tell who is to blame."""
-    arrived.refused[refusal.reason] += 1
-    who = refusal.author or sender
-    if who:
-        node.trust.refuse(who, refusal.reason)
-    peer = peer_name(who) if who else "a file"
-    node.events.emit("refused", peer=peer, reason=str(refusal.reason), detail=refusal.detail[:200])
-
-
 def draw_batch(node: Node, number: int, own: Sequence[Group], arrived: Arrived) -> Mixed:
     """Put what arrived into the pool and draw this step's groups: I own, J foreign."""
     node.estimates.learn(own)
@@ -275,9 +162,9 @@ def note_likeness(node: Node, groups: Sequence[Group], step: Step) -> None:
             node.likeness.learn(group.author, group.task.ref.config, inside)
 
 
-def settle(node: Node, number: int, score: Score | None) -> None:
+def settle(node: Node, number: int, arrived: Arrived, score: Score | None) -> None:
     """Draw from the round what it says of peers: whose experience helped, who takes and gives, who is left out."""
-    for peer in node.exchange.take_takers():
+    for peer in arrived.took:
         node.trust.take(peer)
     if score:
         known = node.state.last_rate >= 0
@@ -332,7 +219,17 @@ def record(node: Node, state: State, report: Report, batch: bytes, sealed: Seque
     arrived, mixed = report.arrived, report.mixed
     used = tuple(group.id for group in mixed.foreign)
     metrics = json_line(_metrics(node, state, report))
-    record = Record(state, batch, tuple(sealed), tuple(arrived.admitted), tuple(arrived.marks), used, metrics)
+    record = Record(
+        state,
+        batch,
+        tuple(sealed),
+        tuple(arrived.admitted),
+        tuple(arrived.marks),
+        used,
+        metrics,
+        tuple(arrived.deeds),
+        tuple(arrived.took),
+    )
     unsaved = node.archive.commit(record)
     node.state = state
     node.events.emit(

@@ -9,6 +9,7 @@ RUN/
   experience.jsonl own and foreign groups as text, for people
   checkpoints/     round_NNNNNN/: weights, optimiser, state
   journal/         round_NNNNNN.log: rounds since that checkpoint
+  arrivals.log     what came from peers, for `waggle replay`, whose runs are in replays/
   model/           the best weights by the steering questions; transformers loads it
   inbox/           experience that came by file, until a round has taken it; absent before the first
   bootstrap        peers to come in through, one address a line
@@ -52,6 +53,8 @@ class RunFolder:
         self.experience_file = path / "experience.jsonl"
         self.checkpoints = path / "checkpoints"
         self.journals = path / "journal"
+        self.arrivals_file = path / "arrivals.log"
+        self.replays = path / "replays"
         self.model = path / "model"
         self.inbox = path / "inbox"
         self.bootstrap_file = path / "bootstrap"

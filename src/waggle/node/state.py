@@ -5,7 +5,7 @@ groups were used), so that replaying a record from the checkpoint's state gives 
 New fields are added at the end, with defaults: folders of earlier releases are read as they are (`decode_stored`).
 """
 
-from waggle.core.types import Digest, Experience, Group, Noun, PeerId
+from waggle.core.types import Digest, Experience, Group, Name, Noun, PeerId
 from waggle.swarm.dose import Dose
 from waggle.swarm.estimates import Estimate
 from waggle.swarm.likeness import Like
@@ -58,6 +58,13 @@ class Admitted(Noun, frozen=True):
     size_bytes: int
 
 
+class Deed(Noun, frozen=True):
+    """What judges a peer: `announced`, `admitted`, or a reason for a refusal. Example: `Deed(eve, "not-drawn")`."""
+
+    who: PeerId
+    kind: Name
+
+
 class Record(Noun, frozen=True):
     """One round in the journal. `metrics` is its line of metrics.jsonl."""
 
@@ -68,6 +75,22 @@ class Record(Noun, frozen=True):
     marks: tuple[Mark, ...]
     used: tuple[Digest, ...]
     metrics: str
+    deeds: tuple[Deed, ...] = ()
+    took: tuple[PeerId, ...] = ()
+
+    @property
+    def arrival(self) -> "Arrival":
+        """What of it came from outside."""
+        return Arrival(self.state.round, self.admitted, self.deeds, self.took)
+
+
+class Arrival(Noun, frozen=True):
+    """What came in with a round, all that playing it again needs; fields as in `node.arrival.Arrived`."""
+
+    round: int
+    admitted: tuple[Admitted, ...]
+    deeds: tuple[Deed, ...]
+    took: tuple[PeerId, ...]
 
 
 class Sealed(Noun, frozen=True):
