@@ -58,7 +58,7 @@ def test_every_foreign_group_ends_in_one_reason(run: tuple[Path, list[Node]]) ->
     assert unused == me.pool.counts["expired"] > 0
     assert me.pool.counts["inserted"] == me.pool.counts["used"] + unused + len(me.pool)
     for one in found.values():
-        assert set(one.factors) == {"learnability", "freshness", "novelty", "trust", "brevity"}
+        assert set(one.factors) == {"learnability", "freshness", "novelty", "trust", "likeness", "brevity"}
         assert all(0 < value <= 1 for value in one.factors.values())
 
 

@@ -23,11 +23,16 @@ from waggle.node.swarm import Turns, connect, part, play_turns
 from waggle.tasks.grade import Graders
 
 NODES, ROUNDS, WARM, STEP = 2, 300, 60, 30
-LINES_MB, EXPERIENCE_MB, MAX_LAG = 0.01, 0.02, 16
+LINES_MB, EXPERIENCE_MB, RECORD_MB, MAX_LAG = 0.01, 0.02, 0.02, 16
 SETTINGS = config(
     *("model.threads=1", "round.local=2", "round.foreign=2", "share.publish=all", "eval.every=25"),
     *("tasks.share_file=true", "tasks.file=x", f"share.max_lag={MAX_LAG}", "share.pool_groups=16"),
-    *(f"run.events_mb={LINES_MB}", f"run.experience_mb={EXPERIENCE_MB}", "run.keep_checkpoints=1"),
+    *(
+        f"run.events_mb={LINES_MB}",
+        f"run.experience_mb={EXPERIENCE_MB}",
+        f"run.record_mb={RECORD_MB}",
+        "run.keep_checkpoints=1",
+    ),
     *("run.checkpoint_minutes=0.5", "learn.learning_rate=1e-7"),  # so small that there is a signal to the end
 )
 
@@ -124,6 +129,7 @@ def assert_bounded(sizes: dict[str, int]) -> None:
     assert 0 < sizes["checkpoints"] < 4e6
     assert sizes["journal"] < 1e6
     assert 0 < sizes["model"] < 2e6
-    known = {"events", "metrics", "experience"}
+    assert 0 < sizes["arrivals.log"] <= 1e6 * RECORD_MB
+    known = {"events", "metrics", "experience", "arrivals"}
     rest = {name for name in sizes if name.partition(".")[0] not in known} - {"checkpoints", "journal", "model"}
     assert rest == {"run.json", "config.toml", "charter.bin", "lock"}

@@ -172,10 +172,16 @@ def _overlap(folder: RunFolder) -> int:
 
 
 def ask_model(model: str, charter: Charter, config: Config, files: Path) -> Score:
-    """A model's own answers to the report questions of a charter."""
+    """How well a model answers the report questions of a charter."""
     with closing(Exam(charter, config, files)) as exam:
         outcomes, tokens = exam.report(_load(model, config))
     return Score(0, scores(outcomes), tokens)
+
+
+def outcomes_of(model: str, charter: Charter, config: Config, files: Path) -> list[Outcome]:
+    """A model's own answers to those, one by one."""
+    with closing(Exam(charter, config, files)) as exam:
+        return exam.report(_load(model, config))[0]
 
 
 def figures(families: tuple[FamilyScore, ...]) -> dict[str, list[float]]:

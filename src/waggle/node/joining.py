@@ -183,10 +183,14 @@ def play(
     Raises:
         WaggleError: see `open_node`; or its key is in use.
     """
-    own, common = folder.path / build.FILES, folder.path.parent / build.FILES
-    files = common if common.exists() and not own.exists() else own
     with alone(Key.load(folder.key_file).id, tied):
-        play_node(open_node(console, folder, files, overrides), quiet, tied)
+        play_node(open_node(console, folder, files_of(folder.path), overrides), quiet, tied)
+
+
+def files_of(path: Path) -> Path:
+    """The folder of a node's task files: its own, or its local swarm's."""
+    own, common = path / build.FILES, path.parent / build.FILES
+    return common if common.exists() and not own.exists() else own
 
 
 def _without_effect(given: Config, kept: Config) -> Iterator[str]:

@@ -6,6 +6,7 @@ The record begins with the first round and has no gaps; where it has reached its
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from waggle.core.codec import decode_stored, encode, pack, unpack
@@ -22,13 +23,8 @@ class Recording:
     """
 
     def __init__(self, file: Path, max_bytes: int) -> None:
-        self._max_bytes, self._last = max_bytes, 0
+        self._file, self._max_bytes, self._last = file, max_bytes, 0
         self._journal: Journal | None = None
-        if max_bytes:
-            self._journal = Journal(file)
-            if self._journal.records:
-                self._last = _decoded(file, self._journal.records[-1]).round
-            self._journal.records.clear()  # what a node of weeks would carry along
 
     def add(self, arrival: Arrival) -> None:
         """Record a round, where it is the next one and there is room.
@@ -36,13 +32,25 @@ class Recording:
         Raises:
             RunError: the disk refuses.
         """
-        if self._journal is None or arrival.round != self._last + 1:
+        if not self._max_bytes:
+            return
+        journal = self._journal or self._open()
+        if arrival.round != self._last + 1:
             return
         data = pack(encode(arrival))
-        if self._journal.size_bytes + len(data) > self._max_bytes:
+        if journal.size_bytes + len(data) > self._max_bytes:
             return
-        self._journal.append(data)
+        journal.append(data)
         self._last = arrival.round
+
+    def _open(self) -> Journal:
+        journal = self._journal = Journal(self._file)
+        if journal.records:
+            with suppress(RunError):  # damaged, as `arrivals` will say: it has ended
+                self._last = -1
+                self._last = _decoded(self._file, journal.records[-1]).round
+        journal.records.clear()  # what a node of weeks would carry along
+        return journal
 
     def complete(self, records: Iterable[Record]) -> None:
         """Add the committed rounds that a crash kept from the file."""

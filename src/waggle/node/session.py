@@ -23,6 +23,7 @@ from waggle.core.errors import NetworkError
 from waggle.core.files import disk_errors
 from waggle.core.keys import Key
 from waggle.core.types import Charter, Peer
+from waggle.net.transport import Transport
 from waggle.node import build, place
 from waggle.node.host import Host
 from waggle.node.node import Node
@@ -73,12 +74,17 @@ def prepare(path: Path, config: Config, key: Key, charter: Charter, bootstrap: S
 
 
 def open_node(
-    console: Console, folder: RunFolder, files: Path, overrides: Callable[[Config], Config] = lambda c: c
+    console: Console,
+    folder: RunFolder,
+    files: Path,
+    overrides: Callable[[Config], Config] = lambda c: c,
+    transport: Transport | None = None,
 ) -> Session:
     """The node of a locked run folder, where it stands.
 
     Args:
         files: the folder of task files.
+        transport: its connection, not yet started; the network of its configuration where left out.
 
     Raises:
         WaggleError: whatever is wrong with model, tasks, memory or disk, in one sentence.
@@ -91,7 +97,7 @@ def open_node(
         graders = undo.enter_context(closing(Graders(charter.families, functions=bool(config.tasks.file))))
         clock = SystemClock()
         host = Host(folder, config, clock)
-        transport = place.transport_for(folder, key, config, charter, host.pace)
+        transport = transport or place.transport_for(folder, key, config, charter, host.pace)
         parts = build.Parts(config, charter, files, graders, clock)
         node, archive = build.make_node(parts, folder, key, learner, transport)
         replayed = node.resume(archive)
