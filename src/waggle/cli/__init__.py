@@ -23,6 +23,8 @@ ORDER = (
     "status",
     "pause",
     "eval",
+    "replay",
+    "report",
     "experiment",
     "simulate",
     "chat",
@@ -100,4 +102,4 @@ def main() -> None:
 
 def register() -> None:
     """Import the modules that hold the commands."""
-    from waggle.cli import experiment, look, pool, run, setup, simulate  # noqa: F401
+    from waggle.cli import experiment, look, pool, replay, run, setup, simulate  # noqa: F401

@@ -153,6 +153,8 @@ def _of_run(console: Console, path: Path) -> Told:
         write_atomic(file, encode(ask_model(config.model.name, charter, config, path / build.FILES)))
     before = read_noun(Score, file)
     rows = [(f.path.name, ask_model(str(f.model), charter, config, path / build.FILES)) for f in trained]
+    for name, score in rows:
+        write_atomic(path / f"after-{name}.bin", encode(score))
     show_run(console, before, rows, charter, folders)
     return {name: figures(score.families) for name, score in (("before", before), *rows)}
 

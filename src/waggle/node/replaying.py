@@ -11,16 +11,13 @@ A replay is a run folder of its own, in `replays/` of the node's, and continues 
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from waggle.core.clock import SystemClock
-from waggle.core.config import Config
 from waggle.core.errors import ConfigError, RunError
 from waggle.core.events import json_line, read_lines
 from waggle.core.files import write_atomic
@@ -29,7 +26,7 @@ from waggle.net.memory import MemoryNetwork
 from waggle.node.arrival import Arrived, judge
 from waggle.node.asking import outcomes_of
 from waggle.node.comparison import Comparison, compare
-from waggle.node.evaluate import Score, scores
+from waggle.node.evaluate import Outcome, Score, scores
 from waggle.node.joining import files_of
 from waggle.node.node import Node
 from waggle.node.recording import arrivals
@@ -38,11 +35,13 @@ from waggle.node.runfolder import RunFolder, node_folders
 from waggle.node.session import Session, interruptible, open_node, prepare
 from waggle.node.state import Arrival
 from waggle.node.swarming import Apart, apart
-from waggle.node.view import View, comparison_table
+from waggle.node.view import comparison_table
 from waggle.swarm.seen import Mark
 
 ALL, ALONE, WITHOUT = "all", "alone", "without-"
 _VERDICTS = ("announced", "admitted")
+TOLD = 10
+"""How often a replay says where it stands."""
 
 
 @dataclass(frozen=True)
@@ -155,8 +154,7 @@ def _played(
     path = origin.replays / f"{label}-{len(record)}"
     if not _ended_at(RunFolder(path), len(record)):
         session = _opened(console, origin, path)
-        with View(console, [session.folder], session.config) as view:
-            asyncio.run(_play(session, from_record(record, _kept(label)), len(record), stop, view))
+        asyncio.run(_play(console, session, from_record(record, _kept(label)), len(record), stop))
     return RunFolder(path) if _ended_at(RunFolder(path), len(record)) else None
 
 
@@ -174,13 +172,16 @@ def _opened(console: Console, origin: RunFolder, path: Path) -> Session:
     return open_node(console, folder, files_of(origin.path), transport=network.attach(key.id))
 
 
-async def _play(session: Session, gather: Gather, rounds: int, stop: Callable[[], bool], view: View) -> None:
+async def _play(console: Console, session: Session, gather: Gather, rounds: int, stop: Callable[[], bool]) -> None:
     node = session.node
     try:
         await node.start()
         while node.state.round < rounds and not stop():
-            await play(node, gather)
-            view.look()
+            done = await play(node, gather)
+            if done.number % max(1, rounds // TOLD) == 0:
+                left_s = done.seconds * (rounds - done.number)
+                groups = f"{len(done.mixed.local)} own and {len(done.mixed.foreign)} foreign groups"
+                console.print(f"round {done.number} of {rounds}: {groups}, about {left_s / 60:.0f} min left")
         if node.state.round == rounds:
             node.close_steering()
         node.checkpoint()
@@ -240,8 +241,7 @@ def _compare(
     """Ask both models, print what the peer or the swarm was worth, and keep it with the replay."""
     config, charter, files = origin.config(), origin.charter(), files_of(origin.path)
     console.print(f"asking both models {config.eval.report} held-out questions ...")
-    ask = partial(there, outcomes_of, charter=charter, config=config, files=files)
-    with_it, without = ask(str(whole)), ask(str(played.model))
+    with_it, without = (there(outcomes_of, str(model), charter, config, files) for model in (whole, played.model))
     worth = compare(without, with_it)
     console.print(comparison_table(f"{origin.path.name} as it was", label.replace(WITHOUT, "without "), worth))
     told: dict[str, Any] = {"label": label, "rounds": rounds, "with": _rate(with_it), "without": _rate(without)}
@@ -249,5 +249,5 @@ def _compare(
     write_atomic(played.path / "replay.json", json_line(told).encode())
 
 
-def _rate(outcomes: Any) -> float:
+def _rate(outcomes: Sequence[Outcome]) -> float:
     return Score(0, scores(outcomes), 0).over().rate
