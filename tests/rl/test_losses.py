@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from waggle.core import config
 from waggle.core.config import Config, LearnConfig
-from waggle.rl.losses import LOSSES, MAX_LOG_RATIO, LossInputs, clipped
+from waggle.core.errors import ConfigError, RunError
+from waggle.rl.losses import LOSSES, MAX_LOG_RATIO, LossInputs, clipped, loss_of
 
 TABLE = json.loads((Path(__file__).parents[1] / "golden/losses.json").read_text())
 """Computed apart from the library: plain floats, gradients (for the log-probability) by central differences."""
@@ -86,3 +88,19 @@ def test_a_bound_without_effect_on_a_loss_is_refused_by_the_configuration(
     else:
         with pytest.raises(ValueError, match="no effect"):
             Config(learn=learn)
+
+
+def test_every_named_loss_is_a_setting_and_the_other_way_round() -> None:
+    assert set(LOSSES) == set(config.LOSSES)
+    assert all(loss_of(name) is LOSSES[name] for name in LOSSES)
+
+
+def test_a_loss_of_ones_own_gives_a_number_a_token(tmp_path: Path) -> None:
+    x = inputs(TABLE)
+    loss_N = loss_of("examples/own.py:only_right")(x)
+    assert loss_N.tolist() == pytest.approx((-x.advantages_N.clamp(min=0) * x.logprobs_N).tolist())
+    (tmp_path / "mine.py").write_text("def f(x):\n    return x.logprobs_N.sum()\n")
+    with pytest.raises(RunError, match=r"it has to return a tensor of shape \(\d+,\)"):
+        loss_of(f"{tmp_path / 'mine.py'}:f")(x)
+    with pytest.raises(ConfigError, match="there is no function"):
+        loss_of(f"{tmp_path / 'mine.py'}:g")

@@ -1,13 +1,15 @@
 """Swarm sampling: what is pulled, what is trained on, and a reason for each."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.swarm.world import ALICE, BOB, EVE, body, group, rng, sealed
-from waggle.core.config import ShareConfig
+from waggle.core.config import SAMPLERS
+from waggle.core.errors import ConfigError, RunError
 from waggle.core.sealing import announce
 from waggle.core.types import Announcement, Entry, Group
 from waggle.swarm.choosing import Candidate, Rules
@@ -158,5 +160,32 @@ def test_the_same_seed_mixes_the_same() -> None:
 
 
 def test_every_setting_has_its_sampler() -> None:
-    for name in ShareConfig.model_json_schema()["properties"]["sampler"]["enum"]:
+    for name in SAMPLERS:
         assert callable(sampler(name, Rules()))
+
+
+OWN = "examples/own.py:rarest"
+
+
+def test_a_sampler_of_ones_own_chooses_and_is_kept_to_the_rules(tmp_path: Path) -> None:
+    pool = [Candidate(group(n), 0, 0, rate, 1.0) for n, rate in enumerate((0.9, 0.1, 0.5))]
+    pool.append(Candidate(group(3, (1.0, 1.0)), 0, 0, 0.0, 1.0))
+    drawn = sampler(OWN, Rules())(pool, 2, rng("own"))
+    assert [(one.used, one.reason) for one in drawn] == [
+        (False, "not-drawn"),
+        (True, "rare"),
+        (True, "rare"),
+        (False, "not-drawn"),
+    ]
+    for text, says in (
+        ("return []", "a Decision on every candidate"),
+        ("return [(c.group.id, True, 'all') for c in candidates]", "it uses more than 2 groups"),
+        ("return 1 / 0", "line 2: ZeroDivisionError"),
+        ("return [7]", "TypeError"),
+    ):
+        file = tmp_path / f"{abs(hash(text))}.py"
+        file.write_text(f"def f(candidates, limit, rng):\n    {text}\n")
+        with pytest.raises(RunError, match=says):
+            sampler(f"{file}:f", Rules())(pool, 2, rng("own"))
+    with pytest.raises(ConfigError, match="there is no function 'none'"):
+        sampler("examples/own.py:none", Rules())

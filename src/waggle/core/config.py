@@ -5,19 +5,33 @@ field, a wrong type or a setting without effect is an error; nothing is read fro
 """
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from waggle.core.errors import ConfigError
+from waggle.core.own import is_own
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+LOSSES = ("clip", "cispo", "soft_gate", "reinforce")
+SAMPLERS = ("uniform", "top_reward", "weighted")
 
 
 _HOURS = r"^(([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d)?$"
+
+
+def _named(kind: str, names: Sequence[str]) -> Callable[[str], str]:
+    """A check that a value is one of these names, or names a function of the user's."""
+
+    def check(value: str) -> str:
+        if value not in names and not is_own(value):
+            raise ValueError(f"there is no {kind} {value!r}; use {', '.join(names)}, or FILE.py:function of your own")
+        return value
+
+    return check
 
 
 class Section(BaseModel):
@@ -59,7 +73,7 @@ class TasksConfig(Section):
     file: str = ""
     """A JSONL file of own questions to add when a swarm is founded."""
     grader: str = "exact"
-    """How answers to the file's questions are graded: exact, number, choice, regex, or module:function."""
+    """How answers to the file's questions are graded: exact, number, choice, regex, or FILE.py:function."""
     share_file: bool = False
     """Whether the task file may be sent to peers. Without it, its questions are never shared."""
 
@@ -84,8 +98,8 @@ class RoundConfig(Section):
 class LearnConfig(Section):
     """The policy gradient."""
 
-    loss: Literal["clip", "cispo", "soft_gate", "reinforce"] = "reinforce"
-    """Named loss, see docs/algorithms.md."""
+    loss: Annotated[str, AfterValidator(_named("loss", LOSSES))] = "reinforce"
+    """Named loss, see docs/algorithms.md: clip, cispo, soft_gate, reinforce, or FILE.py:function of your own."""
     learning_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Step size of AdamW; 0 takes the vetted default: 3e-5 for all weights, 2e-4 for LoRA."""
     warmup: Annotated[int, Field(ge=0)] = 2
@@ -115,8 +129,8 @@ FACTORS: tuple[Factor, ...] = get_args(Factor)
 class ShareConfig(Section):
     """What is taken from and given to peers."""
 
-    sampler: Literal["uniform", "top_reward", "weighted"] = "uniform"
-    """How foreign groups are chosen: `uniform` (evenly), `top_reward` (highest sum), `weighted` (what they teach)."""
+    sampler: Annotated[str, AfterValidator(_named("sampler", SAMPLERS))] = "uniform"
+    """How foreign groups are chosen: uniform, top_reward, weighted (by what they teach), or FILE.py:function."""
     factors: Annotated[tuple[Factor, ...], Field(strict=False)] = FACTORS
     """Factors of a group's weight with share.sampler = "weighted"."""
     even: Share = 0.1

@@ -19,7 +19,7 @@ from waggle.core.types import Group
 from waggle.lab import attacks
 from waggle.lab.hostile import Hostile
 from waggle.lab.learners import Metered, Replay, Truth
-from waggle.lab.recipe import Arm, Recipe
+from waggle.lab.recipe import Arm, Recipe, task_files
 from waggle.net.memory import MemoryNetwork
 from waggle.net.transport import Transport
 from waggle.node import build
@@ -98,7 +98,7 @@ def _nodes(recipe: Recipe, arm: Arm, seed: int) -> list[Node]:
     num = arm.nodes or recipe.nodes
     keys = [build.local_key(1000 * (seed + 1), number) for number in range(num)]
     charter = new_charter(build.local_key(recipe.questions, 0), recipe.name, families, created_ms=0)
-    taskset, graders, clock = Taskset(charter), Graders(families, workers=0), FakeClock()
+    taskset, graders, clock = Taskset(charter, task_files()), Graders(families, workers=0, functions=True), FakeClock()
     network = MemoryNetwork(seed, clock)
     nodes = []
     for number, key in enumerate(keys):

@@ -70,7 +70,9 @@ def mark_of(recipe: Recipe, arm: Arm) -> str:
     """The first line of a cell's file: a digest of all that it follows from, but for the seed."""
     base = recipe.model_dump(mode="json", exclude=_TOLD_ONLY, exclude_defaults=True)
     own = arm.model_dump(mode="json", exclude={"title", "seeds"}, exclude_defaults=True)
-    return _MARK + digest_bytes("Cell", json.dumps([base, own], sort_keys=True).encode()).hex()[:16]
+    outside = recipe.own(arm)
+    told = json.dumps([base, own, outside] if outside else [base, own], sort_keys=True)
+    return _MARK + digest_bytes("Cell", told.encode()).hex()[:16]
 
 
 def missing(recipe: Recipe, folder: Path, wanted: Sequence[Cell]) -> list[Cell]:

@@ -13,11 +13,14 @@ from pydantic import Field, ValidationError, model_validator
 from waggle.core.codec import digest
 from waggle.core.config import Config, Positive, Section, Share, load, sentence
 from waggle.core.errors import ConfigError, TaskError
+from waggle.core.own import is_own, own_digest, own_function
 from waggle.core.types import Family
 from waggle.lab.attacks import ATTACKS
 from waggle.lab.hostile import PLANTED
 from waggle.lab.small import WarmUp, small_model
+from waggle.policy.bundled import cache_folder
 from waggle.tasks.families import family
+from waggle.tasks.files import family_from_file
 
 Figure = Literal["area", "level", "swing", "marked", "own_reward", "chars"]
 
@@ -48,12 +51,27 @@ class Small(Section):
 class Questions(Section):
     """One family of questions."""
 
-    env: str
+    env: str = ""
+    """An environment of Reasoning Gym."""
+    file: str = ""
+    """A task file instead, for `base` models."""
+    grader: str = "exact"
+    """How answers to the file's questions are graded."""
     name: str = ""
     working: str = ""
     max_tokens: Positive = 16
     shots: Annotated[int, Field(ge=0)] = 0
     config: dict[str, Any] = {}  # noqa: RUF012 (pydantic copies it)
+
+    @model_validator(mode="after")
+    def _comes_from_one_place(self) -> "Questions":
+        if bool(self.env) == bool(self.file):
+            raise ValueError("a family needs env, an environment, or file, a task file, and not both")
+        if self.file and (self.working or self.config):
+            raise ValueError(f"working and config have no effect on the questions of {self.file}; remove them")
+        if self.env and self.grader != "exact":
+            raise ValueError(f"grader has no effect on {self.env}, which grades by itself; remove it")
+        return self
 
 
 class Arm(Section):
@@ -168,6 +186,8 @@ class Recipe(Section):
                 )
             if self.base and (arm.unlike or self.small != Small()):
                 raise ValueError(f"arm {arm.name!r}: small models have no effect with base; remove one of them")
+        if not self.base and any(one.file for one in self.family):
+            raise ValueError("the small model is made of environments; with a family from a file, name a base model")
         claimed = [name for claim in self.claim for name in (claim.arm, claim.against) if name]
         for name in (self.reference, *self.alone, *claimed, *([self.goal] if self.goal else [])):
             if name not in names:
@@ -195,16 +215,41 @@ class Recipe(Section):
             for number in (0, arm.unlike):
                 self.model(arm, number)
 
+    def own(self, arm: Arm) -> dict[str, str]:
+        """Digests of what an arm takes from files outside of the package: its sampler, its loss, its questions.
+
+        Raises:
+            ConfigError: a file or function that is not there.
+        """
+        config = self.config_of(arm, 0)
+        named = [name for name in (config.share.sampler, config.learn.loss) if is_own(name)]
+        named += [one.grader for one in self.family if is_own(one.grader)]
+        for name in named:
+            own_function(name)
+        files = {one.file: family.version for one, family in zip(self.family, self.families(), strict=True) if one.file}
+        return {**{name: own_digest(name) for name in named}, **files}
+
     def config_of(self, arm: Arm, seed: int) -> Config:
         """The configuration of an arm's nodes."""
-        return load(None, [*self.set, *arm.set, f"run.seed={seed}", "model.threads=1", "eval.every=0"])
+        asked = next((one.file for one in self.family if one.file), "")
+        shared = [f"tasks.file={asked}", "tasks.share_file=true"] if asked else []
+        return load(None, [*self.set, *arm.set, *shared, f"run.seed={seed}", "model.threads=1", "eval.every=0"])
 
 
 def _families(recipe: Recipe) -> tuple[Family, ...]:
     return tuple(
-        family(q.env, q.config, name=q.name, shots=q.shots, working=q.working, max_tokens=q.max_tokens)
+        family_from_file(
+            Path(q.file), q.grader, folder=task_files(), name=q.name, shots=q.shots, max_tokens=q.max_tokens
+        )
+        if q.file
+        else family(q.env, q.config, name=q.name, shots=q.shots, working=q.working, max_tokens=q.max_tokens)
         for q in recipe.family
     )
+
+
+def task_files() -> Path:
+    """Where copies of recipes' task files are kept, by their digests."""
+    return cache_folder() / "recipe-files"
 
 
 def read_recipe(file: Path) -> Recipe:
@@ -221,10 +266,9 @@ def read_recipe(file: Path) -> Recipe:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
     except ValidationError as error:
         raise ConfigError(sentence(error, f" in {file}")) from error
-    for arm in recipe.arm:
-        recipe.config_of(arm, 0)
     try:
-        recipe.families()
+        for arm in recipe.arm:
+            recipe.own(arm)
     except TaskError as error:
         raise ConfigError(f"{file}: {error}") from error
     return recipe

@@ -24,10 +24,11 @@ from waggle.node.exchange import Exchange
 from waggle.node.learner import Learner, lineage
 from waggle.node.state import Heard, Record, Sealed, Snapshot, State
 from waggle.swarm.admission import View
-from waggle.swarm.choosing import Candidate
+from waggle.swarm.choosing import Candidate, Rules
 from waggle.swarm.estimates import Estimates
 from waggle.swarm.likeness import Likeness
 from waggle.swarm.pool import Pool
+from waggle.swarm.sampling import sampler
 from waggle.swarm.seen import Seen
 from waggle.swarm.trust import MAX_HOSTILE, NO_QUARANTINE, Trust
 from waggle.tasks.questions import bucket
@@ -80,6 +81,7 @@ class Node:
         self.estimates = Estimates()
         self.likeness = Likeness()
         share = config.share
+        self.sampler = sampler(share.sampler, Rules(share.factors, share.even, share.quota))
         self.pool = Pool(share.pool_groups, int(share.pool_mb * 1e6), share.max_lag)
         self.trust = Trust(MAX_HOSTILE if share.trust else NO_QUARANTINE)
         self.exchange = Exchange(transport, taskset.digest, share, events, clock)

@@ -23,10 +23,9 @@ from waggle.node.explaining import tell
 from waggle.node.learner import Step, policy_ref
 from waggle.node.node import Node
 from waggle.node.state import Record, State
-from waggle.swarm.choosing import Rules
 from waggle.swarm.dose import next_dose
 from waggle.swarm.keep import KEEPS
-from waggle.swarm.sampling import Mixed, mix, sampler
+from waggle.swarm.sampling import Mixed, mix
 from waggle.swarm.seen import Mark, mark
 from waggle.tasks.stream import Cursor
 
@@ -144,11 +143,10 @@ def draw_batch(node: Node, number: int, own: Sequence[Group], arrived: Arrived) 
     for one in arrived.admitted:
         node.pool.insert(one.group, one.size_bytes, number)
     node.pool.expire(number)
-    config, share = node.config.round, node.config.share
+    config = node.config.round
     rng = rng_for(node.config.run.seed, "mix", node.key.id, number)
-    chosen_by = sampler(share.sampler, Rules(share.factors, share.even, share.quota))
     taken = node.state.dose.of(config.foreign)
-    mixed = mix(own, node.candidates(number), config.local, taken, chosen_by, rng)
+    mixed = mix(own, node.candidates(number), config.local, taken, node.sampler, rng)
     node.use(group.id for group in mixed.foreign)
     node.trust.use(group.author for group in mixed.foreign)
     return mixed

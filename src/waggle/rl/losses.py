@@ -21,6 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from waggle.core.own import is_own, of_the_user, own_function
+
 MAX_LOG_RATIO = 10.0
 """Log-ratios are clamped to this many nats either way before they are exponentiated."""
 TAU_POSITIVE, TAU_NEGATIVE = 1.0, 1.05
@@ -80,6 +82,33 @@ def soft_gate(x: LossInputs) -> Tensor:
     """`-(4 / tau) sigmoid(tau (r - 1)) A`."""
     tau_N = torch.where(x.advantages_N > 0, TAU_POSITIVE, TAU_NEGATIVE)
     return -(4 / tau_N) * torch.sigmoid(tau_N * (bounded_ratio(x) - 1)) * x.advantages_N
+
+
+def own(name: str) -> Loss:
+    """A loss of the user's own, kept to a number a token.
+
+    Raises:
+        ConfigError: there is no such function.
+    """
+    function = own_function(name)
+
+    def loss(x: LossInputs) -> Tensor:
+        with of_the_user(name):
+            loss_N = function(x)
+            if not isinstance(loss_N, Tensor) or loss_N.shape != x.logprobs_N.shape:
+                raise ValueError(f"it has to return a tensor of shape {tuple(x.logprobs_N.shape)}")
+        return loss_N
+
+    return loss
+
+
+def loss_of(name: str) -> Loss:
+    """The loss of a name that `learn.loss` uses.
+
+    Raises:
+        ConfigError: it names a function that does not exist.
+    """
+    return own(name) if is_own(name) else LOSSES[name]
 
 
 LOSSES: dict[str, Loss] = {"clip": clip, "cispo": cispo, "soft_gate": soft_gate, "reinforce": reinforce}

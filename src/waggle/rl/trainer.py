@@ -25,7 +25,7 @@ from waggle.policy.policy import Policy
 from waggle.policy.tree import Packing, Row, pack
 from waggle.rl.activations import Activations
 from waggle.rl.batch import Batch
-from waggle.rl.losses import LOSSES, LossInputs, clipped
+from waggle.rl.losses import LossInputs, clipped, loss_of
 from waggle.rl.optimiser import AdamW
 from waggle.rl.window import unlikely
 
@@ -129,6 +129,7 @@ class Trainer:
         activation_bytes: int = 0,
     ) -> None:
         self._policy, self._learn, self._temperature, self._packing = policy, learn, temperature, packing
+        self._loss = loss_of(learn.loss)
         rate = learn.learning_rate or (LEARNING_RATE_LORA if policy.lora else LEARNING_RATE)
         self._activations = Activations(policy, activation_bytes)
         self.optimiser = AdamW(policy.parameters(), rate, learn.warmup)
@@ -175,7 +176,7 @@ class Trainer:
         x = self._inputs(row, trained, logprobs_N, outside_N)
         finite_N = torch.isfinite(x.logprobs_N.detach() + x.old_N + x.advantages_N)
         x = _only(x, finite_N)
-        loss = LOSSES[self._learn.loss](x).sum()
+        loss = self._loss(x).sum()
         loss.backward()
         answers = np.unique(trained.answer_N[row.index_N[outside_N]])
         return _Seen(float(loss.detach()), _values(x, entropy_N[finite_N]), int((~finite_N).sum()), answers)

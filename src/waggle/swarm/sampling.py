@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from waggle.core.own import is_own, of_the_user, own_function
 from waggle.core.types import Announcement, Entry, Group
 from waggle.swarm.choosing import Candidate, Rules, choose
 
@@ -128,8 +129,34 @@ def weighted(rules: Rules) -> Sampler:
     return draw
 
 
+def own(name: str) -> Sampler:
+    """A sampler of the user's own, kept to what one may say.
+
+    Raises:
+        ConfigError: there is no such function.
+    """
+    function = own_function(name)
+
+    def draw(candidates: Sequence[Candidate], limit: int, rng: np.random.Generator) -> list[Decision]:
+        with of_the_user(name):
+            decisions = [Decision(*decision) for decision in function(candidates, limit, rng)]
+            if [one.id for one in decisions] != [one.group.id for one in candidates]:
+                raise ValueError("it has to return a Decision on every candidate, in their order")
+            if sum(one.used for one in decisions) > limit:
+                raise ValueError(f"it uses more than {limit} groups")
+        return decisions
+
+    return draw
+
+
 def sampler(name: str, rules: Rules) -> Sampler:
-    """The sampler of a name that `share.sampler` uses."""
+    """The sampler of a name that `share.sampler` uses.
+
+    Raises:
+        ConfigError: it names a function that does not exist.
+    """
+    if is_own(name):
+        return own(name)
     return {"uniform": uniform, "top_reward": top_reward, "weighted": weighted(rules)}[name]
 
 

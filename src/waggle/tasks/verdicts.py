@@ -1,13 +1,12 @@
 """From an answer to a verdict, in this process: right is 1, wrong or empty is 0, what cannot be graded is None.
 
 Graders by name: `reasoning-gym` (the environment's own), `exact`, `number`, `choice`, `regex` and, for one's
-own tasks only, a Python function `module:function` that takes (answer, truth). Families whose examples show
+own tasks only, a Python function `FILE.py:function` that takes (answer, truth). Families whose examples show
 their working are graded on what follows the last `Answer:`, all others on the whole answer without outer
 blanks. An environment's partial credit is told in the verdict's parts and earns nothing: several
 environments give it to a listing of answers.
 """
 
-import importlib
 import math
 import re
 import unicodedata
@@ -18,7 +17,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from waggle.core.errors import TaskError
+from waggle.core.errors import ConfigError, TaskError
+from waggle.core.own import is_own, own_function
 from waggle.core.types import MAX_TEXT_CHARS, Family, Name, Noun, Task, TaskRef, Verdict
 from waggle.tasks import gym
 from waggle.tasks.working import ANSWER
@@ -56,16 +56,12 @@ def check_grader(grader: str) -> None:
 
 @lru_cache(maxsize=64)
 def _function(grader: str) -> Callable[[str, str], float]:
-    module, colon, name = grader.partition(":")
-    if not colon:
-        raise TaskError(f"there is no grader {grader!r}; use one of {', '.join(BUILTIN)} or module:function")
+    if not is_own(grader):
+        raise TaskError(f"there is no grader {grader!r}; use one of {', '.join(BUILTIN)} or FILE.py:function")
     try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise TaskError(f"the grader {grader!r} cannot be imported: {error}") from error
-    if not callable(function):
-        raise TaskError(f"the grader {grader!r} is not a function")
-    return function  # type: ignore[no-any-return]
+        return own_function(grader)
+    except ConfigError as error:
+        raise TaskError(f"the grader cannot be used: {error}") from error
 
 
 def answer_in(text: str, family: Family) -> str:
