@@ -33,7 +33,8 @@ every = 1
 seeds = [0]
 base = "tiny"
 reference = "both"
-set = ["round.group_size=4", "round.refills=0", "learn.learning_rate=0.01", "eval.report=6", "round.local=2", "round.foreign=2"]
+set = ["round.group_size=4", "round.refills=0", "learn.learning_rate=0.01", "eval.report=6",
+       "round.local=2", "round.foreign=2"]
 
 [[family]]
 file = "{folder}/letters.jsonl"

@@ -22,6 +22,7 @@ from waggle.core.keys import Key, peer_name
 from waggle.core.types import Peer
 from waggle.net.memory import MemoryNetwork
 from waggle.node import build, replaying
+from waggle.node.best import close_steering
 from waggle.node.recording import arrivals
 from waggle.node.replaying import replay_command, replays
 from waggle.node.reporting import report_command
@@ -62,7 +63,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for session in sessions:
                 await play(session.node)
         for session in sessions:
-            session.node.close_steering()
+            close_steering(session.node)
             session.node.checkpoint()
             await session.node.close()
             session.close()

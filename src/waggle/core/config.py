@@ -136,7 +136,7 @@ class ShareConfig(Section):
     even: Share = 0.1
     """Share of the weighted draws that look at no weight."""
     adaptive: bool = False
-    """Whether fewer foreign groups are taken, or none for a while, when the held-out rate falls."""
+    """Whether fewer foreign groups are taken, or none for a while and from the best weights, when held-out falls."""
     quota: Share = 0.5
     """Most of a step's foreign groups that come from one peer, with share.sampler = "weighted"."""
     replay: Annotated[int, Field(ge=1, le=64)] = 1
@@ -185,6 +185,8 @@ class EvalConfig(Section):
 
     every: Annotated[int, Field(ge=0)] = 5
     """Rounds between evaluations on the steering questions, which choose the best weights; 0 turns them off."""
+    forget: Annotated[float, Field(ge=0)] = 0.1
+    """How much more of its bits plain text may cost weights that are kept as the best, in parts; 0: no limit."""
     steer: Annotated[int, Field(ge=1)] = 60
     """Questions per steering evaluation."""
     report: Annotated[int, Field(ge=1)] = 300
@@ -253,6 +255,8 @@ class Config(Section):
         for field in ("factors", "even", "quota"):
             if share.sampler != "weighted" and getattr(share, field) != getattr(plain, field):
                 raise ValueError(f"share.{field} has no effect with share.sampler = {share.sampler!r}; remove it")
+        if not self.eval.every and self.eval.forget != EvalConfig().forget:
+            raise ValueError("eval.forget has no effect with eval.every = 0; remove one of them")
         if self.share.adaptive and not (self.round.foreign and self.eval.every):
             raise ValueError("share.adaptive has no effect with round.foreign = 0 or eval.every = 0; remove it")
         if self.round.foreign == 0 and not self.share.trust:

@@ -51,6 +51,10 @@ class Archive(Protocol):
         """The round of the exported model's weights, or -1."""
         ...
 
+    def exported(self, number: int) -> Path | None:
+        """Where the exported model is, if its weights are those of this round."""
+        ...
+
     def show(self, groups: list[tuple[Group, str]]) -> None:
         """Append groups, each with what became of it, as text for people."""
         ...
@@ -74,6 +78,9 @@ class NoArchive:
     def export(self, number: int, learner: Learner) -> None: ...
     def exported_round(self) -> int:
         return -1
+
+    def exported(self, number: int) -> Path | None:
+        return None
 
     def show(self, groups: list[tuple[Group, str]]) -> None: ...
     def take_parcel(self, num: int, max_bytes: int) -> Parcel | None:
@@ -206,6 +213,9 @@ class DiskArchive:
         for line in read_lines(self._folder.model / "waggle.json"):
             return int(line.get("round", -1))
         return -1
+
+    def exported(self, number: int) -> Path | None:
+        return self._folder.model if self.exported_round() == number else None
 
     def show(self, groups: list[tuple[Group, str]]) -> None:
         lines = "".join(json_line(_readable(group, fate)) for group, fate in groups)

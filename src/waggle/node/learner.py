@@ -13,7 +13,9 @@ from typing import Protocol
 from waggle.core.codec import digest_bytes
 from waggle.core.config import Config
 from waggle.core.types import Completion, Group, PolicyRef, Sampling, Task
+from waggle.node import probes
 from waggle.policy.checkpoint import load_weights, save_model, save_weights
+from waggle.policy.load import load
 from waggle.policy.machine import give_back
 from waggle.policy.policy import Policy
 from waggle.policy.sampler import generate
@@ -77,6 +79,14 @@ class Learner(Protocol):
 
     def export(self, folder: Path) -> None:
         """Write a model that others can load into an existing folder."""
+        ...
+
+    def return_to(self, folder: Path) -> None:
+        """Take the weights that `export` wrote; the optimiser starts anew."""
+        ...
+
+    def prose_bits(self) -> float:
+        """Bits a byte that a plain text of the program's costs, which no task is about; 0 where that means nothing."""
         ...
 
 
@@ -146,3 +156,11 @@ class ModelLearner:
 
     def export(self, folder: Path) -> None:
         save_model(self.policy, folder)
+
+    def return_to(self, folder: Path) -> None:
+        device, precision = str(self.policy.device), self.policy.precision
+        self.policy.copy_from(load(str(folder), device=device, precision=precision))
+        self.trainer.restart()
+
+    def prose_bits(self) -> float:
+        return probes.bits_per_byte(self.policy, probes.prose())

@@ -7,9 +7,8 @@ laptop, a simulated swarm on a fake clock, and a test with a scripted model.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Literal
-
-from msgspec.structs import replace
 
 from waggle.core.clock import Clock
 from waggle.core.config import Config
@@ -100,6 +99,8 @@ class Node:
         report = taskset.heldout("report", config.eval.report, config.tasks.families)
         self.heldout_questions = {task.question for task in (*steer, *report)}
         self._last_checkpoint_s = clock.passed_s()
+        self.needs_best = False
+        """Whether rounds since the last checkpoint began from the best weights."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when there is something new to show."""
 
@@ -138,6 +139,8 @@ class Node:
 
     def _replay(self, record: Record) -> None:
         number = record.state.round
+        if record.went_back:
+            self._go_back_again(number)
         for mark in record.marks:
             self.view.seen.add(mark)
         for admitted in record.admitted:
@@ -148,8 +151,17 @@ class Node:
         self.exchange.remember(number, record.sealed)
         self.learner.step(record.batch)
         self._take(record.state)
-        if self.state.best_round == number and self.archive.exported_round() != number:
+        if self.state.best_round == number and self.archive.exported_round() != number and not self.needs_best:
             self.archive.export(number, self.learner)
+
+    def _go_back_again(self, number: int) -> None:
+        kept = self.archive.exported(self.state.best_round)
+        if kept is None:
+            raise RunError(
+                f"round {number} began from the model of round {self.state.best_round}, which is not in model/ any "
+                "more; put it back, or start a new run"
+            )
+        self.return_to(kept)
 
     def _take(self, state: State) -> None:
         self.state = state
@@ -236,23 +248,15 @@ class Node:
         """The evaluation that only reports: on questions that steer nothing."""
         return self.ask("report", self.state.round, generate)
 
-    def close_steering(self) -> None:
-        """Let the last weights compete for `model/` where their round had no evaluation; without any, they win."""
-        state = self.state
-        if state.best_round == state.round:
-            return
-        if not self.config.eval.every:
-            self.archive.export(state.round, self.learner)
-            self.state = replace(state, best_round=state.round)
-        elif state.round % self.config.eval.every:
-            rate = self.ask("steer", state.round).over().rate
-            if rate > state.best_rate:
-                self.archive.export(state.round, self.learner)
-                self.state = replace(state, best_round=state.round, best_rate=rate)
+    def return_to(self, folder: Path) -> None:
+        """Take exported weights. Until the next checkpoint a resume needs them to be there."""
+        self.learner.return_to(folder)
+        self.needs_best = True
 
     def checkpoint(self) -> None:
         """Store the whole state now."""
         self.archive.checkpoint(self.snapshot(), self.learner)
+        self.needs_best = False
         self._last_checkpoint_s = self.clock.passed_s()
         self.events.emit("checkpoint", round=self.state.round)
 

@@ -25,6 +25,7 @@ from waggle.core.keys import Key, peer_name
 from waggle.net.memory import MemoryNetwork
 from waggle.node.arrival import Arrived, judge
 from waggle.node.asking import outcomes_of
+from waggle.node.best import close_steering
 from waggle.node.comparison import Comparison, compare
 from waggle.node.evaluate import Outcome, Score, scores
 from waggle.node.joining import files_of
@@ -183,7 +184,7 @@ async def _play(console: Console, session: Session, gather: Gather, rounds: int,
                 groups = f"{len(done.mixed.local)} own and {len(done.mixed.foreign)} foreign groups"
                 console.print(f"round {done.number} of {rounds}: {groups}, about {left_s / 60:.0f} min left")
         if node.state.round == rounds:
-            node.close_steering()
+            close_steering(node)
         node.checkpoint()
     finally:
         await node.close()

@@ -17,6 +17,7 @@ from waggle.core.keys import peer_name
 from waggle.core.rng import rng_for, seed_for
 from waggle.core.sealing import seal
 from waggle.core.types import Body, Completion, Experience, Group, Rollout, Sampling, Task
+from waggle.node import best
 from waggle.node.arrival import Arrived, gather
 from waggle.node.evaluate import Score
 from waggle.node.explaining import tell
@@ -49,7 +50,7 @@ class Report:
 async def play(node: Node, gather: Gather = gather) -> Report:
     """Play one round and commit it. Raises only RunError: the disk, or three steps that are not numbers."""
     started_s = node.clock.passed_s()
-    number = node.state.round + 1
+    number, went_back = node.state.round + 1, best.begin_round(node)
     own, cursor = answer(node, number)
     sealed, created_ms = seal_round(node, number, own)
     await node.exchange.offer(number, sealed)
@@ -64,7 +65,7 @@ async def play(node: Node, gather: Gather = gather) -> Report:
     seconds = node.clock.passed_s() - started_s
     state = next_state(node, number, cursor, created_ms, batch, groups, step, score, seconds)
     report = Report(number, own, arrived, mixed, step, score, seconds)
-    record(node, state, report, batch, sealed)
+    record(node, state, report, batch, sealed, went_back)
     return report
 
 
@@ -187,14 +188,15 @@ def next_state(
     """The state after the round."""
     old = node.state
     rate = score.over().rate if score else -1.0
-    better = rate > old.best_rate
+    better = best.is_best(node, number, rate)
+    reached = node.next_lineage(batch, step.moved)
     totals, share = node.totals, node.config.share
     trained = {group.task.question for group in groups}
     totals["overlap"] += len(trained & node.heldout_questions)
     totals["trained_tokens"] += int(step.numbers.get("num_tokens", 0))
     totals["computed_tokens"] += int(step.numbers.get("num_computed", 0))
     return State(
-        lineage=node.next_lineage(batch, step.moved),
+        lineage=reached,
         round=number,
         step=old.step + step.moved,
         cursor=cursor,
@@ -202,6 +204,8 @@ def next_state(
         created_ms=created_ms,
         best_round=number if better else old.best_round,
         best_rate=rate if better else old.best_rate,
+        best_lineage=reached if better else old.best_lineage,
+        start_bits=old.start_bits,
         trained_s=old.trained_s + seconds,
         totals={name: float(value) for name, value in totals.items()},
         estimates=node.estimates.state(),
@@ -212,7 +216,9 @@ def next_state(
     )
 
 
-def record(node: Node, state: State, report: Report, batch: bytes, sealed: Sequence[Experience]) -> None:
+def record(
+    node: Node, state: State, report: Report, batch: bytes, sealed: Sequence[Experience], went_back: bool
+) -> None:
     """Commit the round, then tell of it. A disk that is full keeps nobody from training on."""
     arrived, mixed = report.arrived, report.mixed
     used = tuple(group.id for group in mixed.foreign)
@@ -227,6 +233,7 @@ def record(node: Node, state: State, report: Report, batch: bytes, sealed: Seque
         metrics,
         tuple(arrived.deeds),
         tuple(arrived.took),
+        went_back,
     )
     unsaved = node.archive.commit(record)
     node.state = state
@@ -243,7 +250,7 @@ def record(node: Node, state: State, report: Report, batch: bytes, sealed: Seque
     groups = {g.id: g for g in (*report.own, *mixed.foreign)}
     node.where_it_can(lambda: node.archive.show([(group, fates.get(i, "")) for i, group in groups.items()]))
     if report.score and state.best_round == state.round:
-        node.where_it_can(lambda: node.archive.export(state.round, node.learner))
+        node.where_it_can(lambda: best.keep(node))
     node.where_it_can(node.checkpoint_if_due)
     node.on_change()
 

@@ -211,5 +211,11 @@ class ScriptedLearner:
     def export(self, folder: Path) -> None:
         self.save(folder)
 
+    def return_to(self, folder: Path) -> None:
+        self.load(folder)
+
+    def prose_bits(self) -> float:
+        return 0.0
+
 
 _LOGPROB = np.array([-0.5], "<f4").tobytes()

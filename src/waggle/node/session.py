@@ -25,6 +25,7 @@ from waggle.core.keys import Key
 from waggle.core.types import Charter, Peer
 from waggle.net.transport import Transport
 from waggle.node import build, place
+from waggle.node.best import close_steering
 from waggle.node.host import Host
 from waggle.node.node import Node
 from waggle.node.round import play
@@ -127,7 +128,7 @@ async def run(session: Session, view: View | None, stop: Callable[[], bool]) -> 
             if view:
                 view.look()
         if node.learner.learns:
-            node.close_steering()
+            close_steering(node)
         node.checkpoint()
     finally:
         await _go_offline(node)

@@ -49,6 +49,10 @@ class State(Noun, frozen=True):
     """How much of peers' experience is taken."""
     likes: tuple[Like, ...] = ()
     """How like mine authors' right answers are."""
+    best_lineage: Digest = bytes(32)
+    """Of the weights of `best_round`; zeros before the first evaluation."""
+    start_bits: float = 0.0
+    """Bits a byte of plain text before the first round; 0 where nobody looks."""
 
 
 class Admitted(Noun, frozen=True):
@@ -77,6 +81,8 @@ class Record(Noun, frozen=True):
     metrics: str
     deeds: tuple[Deed, ...] = ()
     took: tuple[PeerId, ...] = ()
+    went_back: bool = False
+    """Whether the round began with the return to the best weights."""
 
     @property
     def arrival(self) -> "Arrival":

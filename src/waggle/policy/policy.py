@@ -85,6 +85,19 @@ class Policy:
         """Names and tensors that training moves, always in the same order; tied tensors once."""
         return [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
 
+    def copy_from(self, other: "Policy") -> None:
+        """Take the weights of a policy of the same kind.
+
+        Raises:
+            ModelError: it trains other tensors.
+        """
+        theirs = dict(other.parameters())
+        with torch.no_grad():
+            for name, mine in self.parameters():
+                if name not in theirs or theirs[name].shape != mine.shape:
+                    raise ModelError(f"{other.name} does not hold {name} as {self.name} trains it")
+                mine.copy_(theirs[name])
+
     @contextlib.contextmanager
     def autocast(self) -> Iterator[None]:
         """Compute in the policy's precision inside this block."""

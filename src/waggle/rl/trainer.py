@@ -130,9 +130,13 @@ class Trainer:
     ) -> None:
         self._policy, self._learn, self._temperature, self._packing = policy, learn, temperature, packing
         self._loss = loss_of(learn.loss)
-        rate = learn.learning_rate or (LEARNING_RATE_LORA if policy.lora else LEARNING_RATE)
         self._activations = Activations(policy, activation_bytes)
-        self.optimiser = AdamW(policy.parameters(), rate, learn.warmup)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with a fresh optimiser, its warm-up included."""
+        rate = self._learn.learning_rate or (LEARNING_RATE_LORA if self._policy.lora else LEARNING_RATE)
+        self.optimiser = AdamW(self._policy.parameters(), rate, self._learn.warmup)
 
     def step(self, batch: Batch) -> StepReport:
         """Train on a batch once.

@@ -1,9 +1,9 @@
 """How much of peers' experience is taken now: all of J while it does no harm, less or none while it may.
 
 The judge is the held-out rate on the steering questions. One evaluation that is lower than the best by more than chance
-allows (`DOUBT` standard errors of a difference) halves the dose; a second one in a row ends it, and the node trains
-alone for `ALONE` evaluations. Each evaluation without such a fall gives a quarter back. So sharing can cost a node what
-happens between two evaluations, and not more; whether it helps is not asked here.
+allows (`DOUBT` standard errors of a difference) halves the dose; a second one in a row ends it: the node returns to its
+best weights and trains alone for `ALONE` evaluations. Each evaluation without such a fall gives a quarter back. So
+sharing can cost a node what happens between two evaluations, and not more; whether it helps is not asked here.
 """
 
 import math
@@ -23,6 +23,8 @@ class Dose(Noun, frozen=True):
     """Evaluations in a row that were too low."""
     alone: int = 0
     """Evaluations for which nothing is taken yet."""
+    back: bool = False
+    """Whether the node is to return to its best weights before it goes on: taking has just ended."""
 
     def of(self, foreign: int) -> int:
         """How many foreign groups to take of at most `foreign`; at least one while the dose is above zero."""
@@ -44,7 +46,7 @@ def next_dose(dose: Dose, rate: float, best: float, asked: int) -> Dose:
         return Dose(0.25)
     if not fell:
         return Dose(min(1.0, dose.level + 0.25))
-    return Dose(0.0, 0, ALONE) if dose.falls else Dose(dose.level / 2, 1)
+    return Dose(0.0, 0, ALONE, back=True) if dose.falls else Dose(dose.level / 2, 1)
 
 
 def _error(rate: float, best: float, asked: int) -> float:
