@@ -53,7 +53,7 @@ def test_override_values(override: str, value: object) -> None:
         ("share.logprobs=1", "valid boolean"),
         ("model.name=5", "valid string"),
         ("round.temperature=nan", "finite number"),
-        ("learn.loss=magic", "'clip', 'cispo', 'soft_gate' or 'reinforce'"),
+        ("learn.loss=magic", "there is no loss 'magic'; use clip, cispo, soft_gate, reinforce, or FILE.py:function"),
         ("tasks.families=chain_sum", "valid tuple"),
         ("tasks.families=[1]", "valid string"),
         ("tasks.share_file=true", "no effect without tasks.file"),

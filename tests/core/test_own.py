@@ -36,7 +36,7 @@ def test_what_cannot_be_used_is_one_sentence(tmp_path: Path, text: str, says: st
 
 def test_a_missing_file_or_module_is_one_sentence(tmp_path: Path) -> None:
     for name in (f"{tmp_path / 'none.py'}:f", "nothing_of_the_kind:f"):
-        with pytest.raises(ConfigError, match="cannot be read"):
+        with pytest.raises(ConfigError, match="cannot be used"):
             own_function(name)
     with pytest.raises(ConfigError, match="cannot read"):
         own_digest(f"{tmp_path / 'none.py'}:f")

@@ -96,7 +96,7 @@ def test_too_few_questions_are_counted(tmp_path: Path) -> None:
     [
         ("guess", "there is no grader 'guess'"),
         ("reasoning-gym", "grades environments"),
-        ("no_such_module:f", "no_such_module cannot be read"),
+        ("no_such_module:f", "the grader 'no_such_module:f' cannot be used"),
         ("json:no_such_function", "there is no function"),
         ("json:__name__", "there is no function"),
         ("number", "does not fit grader 'number'"),

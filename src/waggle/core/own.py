@@ -30,7 +30,11 @@ def own_function(name: str) -> Callable[..., Any]:
         ConfigError: there is no such file, module or function, or it fails when it is read.
     """
     where, _, function = name.rpartition(":")
-    found = getattr(_module(where), function, None)
+    try:
+        module = _module(where)
+    except Exception as error:  # the boundary: reading it runs it
+        raise ConfigError(f"{name!r} cannot be used: {type(error).__name__}: {error}; check the path") from error
+    found = getattr(module, function, None)
     if not callable(found):
         raise ConfigError(f"{name!r}: there is no function {function!r} in {where}")
     return found  # type: ignore[no-any-return]
@@ -64,14 +68,11 @@ def of_the_user(name: str) -> Iterator[None]:
 
 @lru_cache(maxsize=64)
 def _module(where: str) -> ModuleType:
-    try:
-        if not where.endswith(".py"):
-            return importlib.import_module(where)
-        spec = importlib.util.spec_from_file_location(f"waggle_own_{Path(where).stem}", Path(where))
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    except Exception as error:  # the boundary: reading it runs it
-        raise ConfigError(f"{where} cannot be read: {type(error).__name__}: {error}; check the path") from error
+    if not where.endswith(".py"):
+        return importlib.import_module(where)
+    spec = importlib.util.spec_from_file_location(f"waggle_own_{Path(where).stem}", Path(where))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module

@@ -61,7 +61,7 @@ def _function(grader: str) -> Callable[[str, str], float]:
     try:
         return own_function(grader)
     except ConfigError as error:
-        raise TaskError(f"the grader cannot be used: {error}") from error
+        raise TaskError(f"the grader {error}") from error
 
 
 def answer_in(text: str, family: Family) -> str:
