@@ -28,6 +28,7 @@ ORDER = (
     "experiment",
     "simulate",
     "chat",
+    "serve",
     "pool",
     "tasks",
     "config",
@@ -102,4 +103,4 @@ def main() -> None:
 
 def register() -> None:
     """Import the modules that hold the commands."""
-    from waggle.cli import experiment, look, pool, replay, run, setup, simulate  # noqa: F401
+    from waggle.cli import experiment, look, pool, replay, run, serve, setup, simulate  # noqa: F401

@@ -14,7 +14,7 @@ continuous batching (a bigger engine fits behind `Generate`).
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -55,20 +55,35 @@ class _Batch:
     logits_BV: Tensor
 
 
-def generate(policy: Policy, tasks: Sequence[Task], num: int, sampling: Sampling) -> list[list[Completion]]:
+Watch = Callable[[int, int, int], bool]
+"""(task, number of the answer, id that was drawn) -> whether that answer is to end here."""
+
+
+def generate(
+    policy: Policy,
+    tasks: Sequence[Task],
+    num: int,
+    sampling: Sampling,
+    watch: Watch | None = None,
+    ids: Sequence[tuple[int, ...]] = (),
+) -> list[list[Completion]]:
     """`num` answers to each task, in the order of `tasks`; two tasks with one question get the same answers.
+
+    Args:
+        watch: told of every token as it is drawn.
+        ids: prompts as they are, one a task; those of the tasks otherwise.
 
     Raises:
         ModelError: where a prompt leaves no room for an answer, or the model's scores are not finite.
     """
-    prompts = [policy.encode_prompt(task.prompt) for task in tasks]
+    prompts = list(ids) or [policy.encode_prompt(task.prompt) for task in tasks]
     rows = [_Row(t, i, _limit(policy, task, prompts[t], sampling)) for t, task in enumerate(tasks) for i in range(num)]
     rows.sort(key=lambda row: (-row.limit, tasks[row.task].ref.config, len(prompts[row.task]), row.task, row.number))
     answers: dict[tuple[int, int], Completion] = {}
     with torch.inference_mode(), policy.autocast():
         prefill = _Prefill(policy, tasks, prompts)
         for chunk in _chunks(policy, rows, prompts):
-            for row, answer in zip(chunk, _decode(policy, tasks, chunk, prefill, sampling), strict=True):
+            for row, answer in zip(chunk, _decode(policy, tasks, chunk, prefill, sampling, watch), strict=True):
                 answers[row.task, row.number] = answer
     machine.trim()  # the cache is gone
     return [[answers[t, i] for i in range(num)] for t in range(len(tasks))]
@@ -225,7 +240,12 @@ def _cache_keyword(kind: Any) -> str:
 
 
 def _decode(
-    policy: Policy, tasks: Sequence[Task], rows: Sequence[_Row], prefill: _Prefill, sampling: Sampling
+    policy: Policy,
+    tasks: Sequence[Task],
+    rows: Sequence[_Row],
+    prefill: _Prefill,
+    sampling: Sampling,
+    watch: Watch | None,
 ) -> list[Completion]:
     """Draw until every row has ended. `rows` are sorted by falling limit."""
     batch, device, most = prefill(rows), policy.device, rows[0].limit
@@ -241,6 +261,8 @@ def _decode(
         chosen_B, logprob_B = draw(batch.logits_BV, sampling, uniforms_BT[live_B, step])
         ids_BT[live_B, step], logprobs_BT[live_B, step] = chosen_B, logprob_B
         ended_B = torch.isin(chosen_B, stops) | (step + 1 >= limits_B[live_B])
+        if watch:
+            ended_B |= _watched(watch, [rows[line] for line in live_B.tolist()], going_B, chosen_B)
         lengths_B[live_B[going_B & ended_B]] = step + 1
         going_B &= ~ended_B
         left = int(going_B.sum())
@@ -255,6 +277,13 @@ def _decode(
         batch.logits_BV = _forward(policy, chosen_B[:, None], mask_B1S, batch.positions_B[:, None], batch.cache)
         batch.positions_B = batch.positions_B + 1
     return _completions(policy, ids_BT, logprobs_BT, lengths_B)
+
+
+def _watched(watch: Watch, rows: Sequence[_Row], going_B: Tensor, chosen_B: Tensor) -> Tensor:
+    """Tell of every answer that has not ended; which of them are to end, bool [B]."""
+    told = zip(rows, going_B.tolist(), chosen_B.tolist(), strict=True)
+    ends = [going and watch(row.task, row.number, chosen) for row, going, chosen in told]
+    return torch.tensor(ends, dtype=torch.bool, device=chosen_B.device)
 
 
 def _uniforms(tasks: Sequence[Task], rows: Sequence[_Row], sampling: Sampling, num: int) -> Tensor:
