@@ -123,7 +123,7 @@ def test_a_swarm_with_a_task_file(waggle: Waggle, here: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["swarm", "join", "eval", "chat"])
+@pytest.mark.parametrize("command", ["swarm", "join", "eval", "chat", "serve"])
 @pytest.mark.parametrize(
     ("model", "said"),
     [
@@ -142,8 +142,8 @@ def test_models(waggle: Waggle, here: Path, command: str, model: str, said: str)
     (here / "config.json").write_text("{}")
     (here / "empty.gguf").write_bytes(b"")
     Key.from_seed(b"k" * 32).save(here / "key")
-    named = (model,) if command in ("eval", "chat") else ("--set", f"model.name={model}")
-    key = ("--key", "key") if command == "join" else ()
+    named = (model,) if command in ("eval", "chat", "serve") else ("--set", f"model.name={model}")
+    key = {"join": ("--key", "key"), "serve": ("--port", "0")}.get(command, ())
     refused(waggle, here, 4, said, command, *named, *key)
 
 
@@ -207,8 +207,9 @@ DAMAGE = {
 }
 
 
-READERS = ("status", "swarm", "join", "eval", "chat", "doctor")
-UNREAD = {("charter.bin", "status"), ("config.toml", "chat"), ("charter.bin", "chat")}
+READERS = ("status", "swarm", "join", "eval", "chat", "serve", "replay", "report", "doctor")
+UNREAD = {("charter.bin", name) for name in ("status", "chat", "serve", "replay", "report")}
+UNREAD |= {("config.toml", "chat"), ("config.toml", "serve")}
 
 
 @pytest.mark.parametrize(("what", "command"), [(w, c) for w in DAMAGE for c in READERS if (w, c) not in UNREAD])
@@ -221,7 +222,7 @@ def test_run_folders(waggle: Waggle, here: Path, monkeypatch: pytest.MonkeyPatch
         for slow in ("torch", "graders"):
             monkeypatch.setattr(f"waggle.node.doctor.{slow}", lambda: Finding("not tried"))
         doctor_names(waggle, DAMAGE[what])
-    elif what == "missing" and command in ("eval", "chat"):
+    elif what == "missing" and command in ("eval", "chat", "serve"):
         refused(waggle, here, 4, "cannot load the model", *arguments)  # any folder may be a model
     else:
         refused(waggle, here, 5, DAMAGE[what], *arguments)
@@ -261,6 +262,12 @@ def test_a_run_that_is_in_use(waggle: Waggle, here: Path) -> None:
         (("chat", "run"), 4, "no node of run has exported a model"),
         (("eval", "run"), 4, "no node of run has exported a model"),
         (("chat", "run/checkpoints/round_000004"), 4, "is a checkpoint to resume from"),
+        (("serve", "tiny", "--host", "0.0.0.0"), 2, "protect it with --token FILE"),
+        (("serve", "tiny", "--token", "file"), 2, "holds no token"),
+        (("serve", "tiny", "--host", "192.0.2.1", "--token", "file"), 2, "holds no token"),
+        (("replay", "run"), 5, "has no record of what came in"),
+        (("replay", "run", "--node", "node-2"), 2, "has no node 'node-2'; it has run"),
+        (("replay", "run", "--alone", "--without", "x"), 2, "leave out --without"),
         (("new", ""), 2, "name"),
         (("new", "bees", "--member", "abc"), 2, "'abc' is not an id"),
         (("new", "bees", "--out", "file/ticket"), 5, "file/ticket"),

@@ -28,26 +28,24 @@ def serve(
     config_file: ConfigFile = None,
     sets: Sets = None,
 ) -> None:
-    """Answer programs that speak the OpenAI chat interface, streaming too; tokens with log-probabilities at /generate.
+    """Let programs talk to a model as they talk to OpenAI's.
 
+    POST /v1/chat/completions answers, streaming too; POST /generate takes tokens and gives tokens with log-probabilities.
     One request is computed at a time and 32 may wait. Settings of [model] hold, e.g. --set model.threads=2.
     """
     from waggle.core import web
 
     secret = web.read_token(token, host)
     config = load_config(config_file, sets or [])
-    sock = web.listening(host, port)
-    from waggle.node import build
-    from waggle.node.chatting import model_of
-    from waggle.node.serving import app_of
-    from waggle.policy.load import load
+    with web.listening(host, port) as sock:
+        from waggle.node import build
+        from waggle.node.chatting import model_of
+        from waggle.node.serving import app_of
+        from waggle.policy.load import load
 
-    name = model_of(model)
-    build.set_threads(config)
-    policy = load(name, device=config.model.device, precision=config.model.precision, seed=config.run.seed)
-    where = f"[{host}]" if ":" in host else host
-    print(
-        f"{policy.name} answers at http://{where}:{sock.getsockname()[1]}/v1" + (f", token in {token}" if token else "")
-    )
-    print("Ctrl-C ends it", flush=True)
-    web.serve(app_of(policy, secret, host), sock)
+        name = model_of(model)
+        build.set_threads(config)
+        policy = load(name, device=config.model.device, precision=config.model.precision, seed=config.run.seed)
+        where = f"[{host}]" if ":" in host else host
+        print(f"{policy.name} answers at http://{where}:{sock.getsockname()[1]}/v1; Ctrl-C ends it", flush=True)
+        web.serve(app_of(policy, secret, host), sock)
