@@ -30,7 +30,8 @@ def serve(
 ) -> None:
     """Let programs talk to a model as they talk to OpenAI's.
 
-    POST /v1/chat/completions answers, streaming too; POST /generate takes tokens and gives tokens with log-probabilities.
+    POST /v1/chat/completions answers, streaming too; POST /generate takes tokens and gives tokens and their
+    log-probabilities.
     One request is computed at a time and 32 may wait. Settings of [model] hold, e.g. --set model.threads=2.
     """
     from waggle.core import web
