@@ -21,6 +21,7 @@ ORDER = (
     "join",
     "new",
     "status",
+    "dash",
     "pause",
     "eval",
     "replay",

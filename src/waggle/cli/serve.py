@@ -1,5 +1,6 @@
-"""`waggle serve`: let programs talk to a model."""
+"""Commands that listen: `serve` lets programs talk to a model, `dash` lets people watch a run."""
 
+import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +48,39 @@ def serve(
         name = model_of(model)
         build.set_threads(config)
         policy = load(name, device=config.model.device, precision=config.model.precision, seed=config.run.seed)
-        where = f"[{host}]" if ":" in host else host
-        print(f"{policy.name} answers at http://{where}:{sock.getsockname()[1]}/v1; Ctrl-C ends it", flush=True)
+        print(f"{policy.name} answers at {_address(host, sock)}/v1; Ctrl-C ends it", flush=True)
         web.serve(app_of(policy, secret, host), sock)
+
+
+@app.command()
+def dash(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Run folders; the newest in runs/ otherwise.", show_default=False)
+    ] = None,
+    host: Host = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 4200,
+    token: Token = None,
+) -> None:
+    """Show a run, or several side by side, on a page in the browser; /metrics is for Prometheus.
+
+    It reads the run folders and nothing else, so it can be opened and ended at any time, and nodes that start later
+    appear by themselves. Elsewhere than on loopback open it with ?token=TOKEN once.
+    """
+    from waggle.core import web
+    from waggle.dashboard.feed import Feed
+    from waggle.dashboard.server import app_of
+    from waggle.node.runfolder import read_description
+    from waggle.node.status import newest_run
+
+    secret = web.read_token(token, host)
+    chosen = runs or [newest_run(Path("runs"))]
+    for run in chosen:
+        read_description(run)
+    with web.listening(host, port) as sock:
+        print(f"{', '.join(map(str, chosen))} at {_address(host, sock)}; Ctrl-C ends the page, not the run", flush=True)
+        web.serve(app_of(Feed(chosen), secret, host), sock)
+
+
+def _address(host: str, sock: socket.socket) -> str:
+    where = f"[{host}]" if ":" in host else host
+    return f"http://{where}:{sock.getsockname()[1]}"

@@ -12,15 +12,18 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.requests import cookie_parser
+from starlette.responses import JSONResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from waggle.core.errors import ConfigError, NetworkError
 from waggle.core.files import disk_errors
 
 MAX_BODY_BYTES = 1 << 20
+COOKIE = "waggle-token"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 
 
@@ -72,10 +75,23 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if why := self._why_not(Headers(scope=scope)):
+        headers = Headers(scope=scope)
+        if self._token and self._is_key(parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]):
+            await self._let_in(scope, receive, send)
+            return
+        if why := self._why_not(headers):
             await refusal(*why)(scope, receive, send)
             return
         await self._app(scope, _bounded(receive, self._max_bytes), send)
+
+    def _is_key(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """From an address with the token to the same without it, so that it stays out of what a browser remembers."""
+        answer = RedirectResponse(scope["path"], 303)
+        answer.set_cookie(COOKIE, self._token, httponly=True, samesite="strict")
+        await answer(scope, receive, send)
 
     def _why_not(self, headers: Headers) -> tuple[int, str] | None:
         name = headers.get("host", "").lower().removesuffix(".")
@@ -83,8 +99,9 @@ class Guard:
         if self._names and name not in self._names:
             return 403, f"this service is {self._names[0]}'s alone and was asked for as {name!r}"
         given = headers.get("authorization", "").removeprefix("Bearer ").strip()
-        if self._token and not hmac.compare_digest(given.encode(), self._token.encode()):
-            return 401, "a token is needed: send the header `Authorization: Bearer TOKEN`"
+        shown = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
+        if self._token and not (self._is_key(given) or self._is_key(shown)):
+            return 401, "a token is needed: send `Authorization: Bearer TOKEN`, or open the page with ?token=TOKEN once"
         size = headers.get("content-length", "0")
         if not size.isdecimal() or int(size) > self._max_bytes:
             return 413, f"at most {self._max_bytes} bytes are read"
@@ -131,6 +148,6 @@ def serve(app: Any, sock: socket.socket) -> None:
     """Answer until SIGINT or SIGTERM; requests that are being answered then have a few seconds to end."""
     import uvicorn
 
-    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5)
+    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=5)
     with suppress(KeyboardInterrupt):  # which the server raises again once it has ended in order
         uvicorn.Server(config).run([sock])

@@ -24,6 +24,7 @@ from waggle.node.explaining import tell
 from waggle.node.learner import Step, policy_ref
 from waggle.node.node import Node
 from waggle.node.state import Record, State
+from waggle.policy.machine import resident_bytes
 from waggle.swarm.dose import next_dose
 from waggle.swarm.keep import KEEPS
 from waggle.swarm.sampling import Mixed, mix
@@ -242,6 +243,7 @@ def record(
         round=state.round,
         seconds=round(report.seconds, 3),
         trained_s=round(state.trained_s, 3),
+        memory_mb=round(resident_bytes() / 1e6, 1),
         **_traffic(node),
     )
     tell(node, state.round, mixed)
