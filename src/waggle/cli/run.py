@@ -3,6 +3,8 @@
 import fcntl
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +27,24 @@ Folder = Annotated[
     Path | None,
     typer.Option("--run", help="Folder of the new run; a dated one in runs/ otherwise.", show_default=False),
 ]
+
+
+Dash = Annotated[bool, typer.Option("--dash", help="Show it on a page in the browser, too, see `waggle dash`.")]
+
+
+@contextmanager
+def page_of(path: Path, wanted: bool) -> Iterator[None]:
+    """The page of a run, in a process of its own that ends with this one and hears no Ctrl-C of its own."""
+    if not wanted:
+        yield
+        return
+    command = [sys.executable, "-m", "waggle", "dash", str(path), "--tied"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            yield
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
 
 
 HALF_MADE = {"tasks", "key", "bootstrap", "book.bin", "lock", "config.toml", "charter.bin"}
@@ -119,6 +139,7 @@ def swarm(
     sets: Sets = None,
     run: Folder = None,
     resume: Resume = None,
+    dash: Dash = False,
 ) -> None:
     """Let several nodes on this machine learn together.
 
@@ -134,16 +155,20 @@ def swarm(
     if resume:
         _kept({"--config": config_file, "--run": run})
         if node_folders(resume) == [resume]:
+            if dash:
+                raise ConfigError(f"--dash is for swarms; `waggle dash {resume}` shows one node")
             return joining.resume(console, resume, lambda config: override_run(config, sets or []), False, False)
         swarming.resume(console, resume, lambda config: override_run(config, sets or []))
-        return swarming.run(console, resume)
+        with page_of(resume, dash):
+            return swarming.run(console, resume)
     config = with_default_end(load(config_file, sets or []))
     with new_folder(run, "swarm") as path:
         keys = [build.local_key(config.run.seed, number) for number in range(nodes)]
         charter = build.found_charter(config, keys[0], "local swarm", path / build.FILES)
         console.print(f"run folder {path}", highlight=False)
         swarming.start(console, path, config, keys, charter)
-    swarming.run(console, path)
+    with page_of(path, dash):
+        swarming.run(console, path)
 
 
 @app.command()
@@ -165,6 +190,7 @@ def join(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show rounds.")] = False,
     tied: Annotated[bool, typer.Option("--tied", help="End with the standard input, too.")] = False,
+    dash: Dash = False,
 ) -> None:
     """Run one node, unattended: it finds its peers after each start and asks nothing.
 
@@ -174,6 +200,8 @@ def join(
     """
     from waggle.net.namespace import enter_held
 
+    if into and dash:
+        raise ConfigError("--dash shows nothing from within a swarm's own network; run `waggle dash` beside it")
     if into:
         enter_held(into / "network")  # before any import that starts a thread
     from rich.console import Console
@@ -183,7 +211,8 @@ def join(
     console = Console(markup=False, soft_wrap=True)
     if resume:
         _kept({"the ticket": ticket, "--config": config_file, "--run": run, "--key": key})
-        return joining.resume(console, resume, lambda config: override_run(config, sets or []), quiet, tied)
+        with page_of(resume, dash):
+            return joining.resume(console, resume, lambda config: override_run(config, sets or []), quiet, tied)
     if ticket and into:
         raise ConfigError("--into names the swarm already; leave out the ticket")
     config = load(config_file, sets or [])
@@ -192,11 +221,13 @@ def join(
     again = go_on and run is not None and (run / "run.json").exists()
     invitation = joining.invitation(ticket, into, again)
     if again and run:
-        return joining.go_on(console, run, config, invitation, quiet, tied)
+        with page_of(run, dash):
+            return joining.go_on(console, run, config, invitation, quiet, tied)
     with new_folder(run, "node", half_made=go_on) as path:
         console.print(f"run folder {path}", highlight=False)
         folder = joining.begin(console, path, config, key_file(key), invitation)
-    joining.play(console, folder, quiet, tied)
+    with page_of(path, dash):
+        joining.play(console, folder, quiet, tied)
 
 
 @app.command("eval")

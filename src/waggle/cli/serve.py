@@ -60,11 +60,13 @@ def dash(
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 4200,
     token: Token = None,
+    tied: Annotated[bool, typer.Option("--tied", help="End with the standard input, too.")] = False,
 ) -> None:
-    """Show a run, or several side by side, on a page in the browser; /metrics is for Prometheus.
+    """Show a run, or several, on a page in the browser.
 
-    It reads the run folders and nothing else, so it can be opened and ended at any time, and nodes that start later
-    appear by themselves. Elsewhere than on loopback open it with ?token=TOKEN once.
+    Besides the page there is /metrics for Prometheus. It reads the run folders and nothing else, so it can be opened
+    and ended at any time, and nodes that start later appear by themselves. Elsewhere than on loopback open it with
+    ?token=TOKEN once.
     """
     from waggle.core import web
     from waggle.dashboard.feed import Feed
@@ -76,9 +78,9 @@ def dash(
     chosen = runs or [newest_run(Path("runs"))]
     for run in chosen:
         read_description(run)
-    with web.listening(host, port) as sock:
+    with web.listening(host, port, or_any=tied) as sock:
         print(f"{', '.join(map(str, chosen))} at {_address(host, sock)}; Ctrl-C ends the page, not the run", flush=True)
-        web.serve(app_of(Feed(chosen), secret, host), sock)
+        web.serve(app_of(Feed(chosen), secret, host), sock, tied)
 
 
 def _address(host: str, sock: socket.socket) -> str:

@@ -4,11 +4,13 @@ A service on loopback answers only to loopback's names, so that no page elsewher
 (DNS rebinding); on any other address it asks everybody for a token. Left out: TLS, which a proxy in front does better.
 """
 
+import errno
 import hmac
 import ipaddress
 import os
 import secrets
 import socket
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -126,8 +128,11 @@ def _bounded(receive: Receive, max_bytes: int) -> Receive:
     return bounded
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int, or_any: bool = False) -> socket.socket:
     """A socket that listens, so that a port in use is said before anything is loaded.
+
+    Args:
+        or_any: whether a free port does where this one is taken.
 
     Raises:
         NetworkError: it cannot listen there.
@@ -140,14 +145,29 @@ def listening(host: str, port: int) -> socket.socket:
         sock.listen(128)
     except OSError as error:
         sock.close()
+        if or_any and error.errno == errno.EADDRINUSE:
+            return listening(host, 0)
         raise NetworkError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
     return sock
 
 
-def serve(app: Any, sock: socket.socket) -> None:
-    """Answer until SIGINT or SIGTERM; requests that are being answered then have a few seconds to end."""
+def serve(app: Any, sock: socket.socket, tied: bool = False) -> None:
+    """Answer until SIGINT or SIGTERM; requests that are being answered then have a few seconds to end.
+
+    Args:
+        tied: whether the end of the standard input is one, too, so that nothing outlives who started it.
+    """
     import uvicorn
 
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+
+    def wait_for_end() -> None:
+        while os.read(0, 4096):
+            pass
+        server.should_exit = True
+
+    if tied:
+        threading.Thread(target=wait_for_end, name="tied", daemon=True).start()
     with suppress(KeyboardInterrupt):  # which the server raises again once it has ended in order
-        uvicorn.Server(config).run([sock])
+        server.run([sock])
