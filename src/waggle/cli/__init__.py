@@ -30,6 +30,7 @@ ORDER = (
     "simulate",
     "chat",
     "serve",
+    "judge",
     "pool",
     "tasks",
     "config",
@@ -104,4 +105,4 @@ def main() -> None:
 
 def register() -> None:
     """Import the modules that hold the commands."""
-    from waggle.cli import experiment, look, pool, replay, run, serve, setup, simulate  # noqa: F401
+    from waggle.cli import experiment, judge, look, pool, replay, run, serve, setup, simulate  # noqa: F401

@@ -67,7 +67,11 @@ def refusal(status: int, why: str) -> JSONResponse:
 
 
 class Guard:
-    """Middleware: who may ask at all, and how much he may send. Example: `Guard(app, token="", host="127.0.0.1")`."""
+    """Middleware: who may ask at all, and how much he may send. Example: `Guard(app, token="", host="127.0.0.1")`.
+
+    Args:
+        host: where it listens; empty for a service to which anybody may come under any name.
+    """
 
     def __init__(self, app: ASGIApp, token: str, host: str, max_body_bytes: int = MAX_BODY_BYTES) -> None:
         self._app, self._token, self._max_bytes = app, token, max_body_bytes
