@@ -11,7 +11,7 @@ from waggle.core.config import load as load_config
 
 judge = typer.Typer(
     cls=Commands,
-    help="Ask models held-out questions, under challenges and with results that anybody can check.",
+    help="Ask models held-out questions, so that anybody can check what came of it.",
     no_args_is_help=True,
 )
 app.add_typer(judge, name="judge")
