@@ -24,6 +24,7 @@ ORDER = (
     "dash",
     "pause",
     "eval",
+    "deliberate",
     "replay",
     "report",
     "experiment",

@@ -259,3 +259,29 @@ def evaluate(
 
     console, config = Console(markup=False, soft_wrap=True), load(config_file, sets or [])
     asking.evaluate_command(console, models, config, answers, probe, json_file)
+
+
+@app.command()
+def deliberate(
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL", help="A run folder, whose nodes talk; or model folders, .gguf files, names."),
+    ],
+    config_file: ConfigFile = None,
+    sets: Sets = None,
+    read: Annotated[int, typer.Option("--read", min=1, max=5, help="Answers that each is shown.")] = 5,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures here.", show_default=False)
+    ] = None,
+) -> None:
+    """Let models talk about held-out questions: does it help?
+
+    Each answers, criticises what it is shown of the others, votes for the best and answers again; final answers are
+    held against first ones, question by question, and against the most frequent first answer. Nobody learns from it.
+    """
+    from rich.console import Console
+
+    from waggle.node import deliberating
+
+    console, config = Console(markup=False, soft_wrap=True), load(config_file, sets or [])
+    deliberating.deliberate_command(console, models, config, read, json_file)

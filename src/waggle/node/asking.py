@@ -95,6 +95,15 @@ class Exam:
             partial(generate, policy), self._graders, tasks, names, answers, self._config.eval.temperature, times
         )
 
+    def outcomes(self, tasks: Sequence[Task], texts: Sequence[str]) -> list[Outcome]:
+        """What answers that were given elsewhere are worth, one to each question."""
+        names = {digest: family.label for digest, family in self.taskset.families.items()}
+        verdicts = self._graders.grade(list(zip(tasks, texts, strict=True)))
+        return [
+            Outcome(task.question, names[task.ref.config], task.truth, 1, (verdict.reward,))
+            for task, verdict in zip(tasks, verdicts, strict=True)
+        ]
+
 
 def _of_models(console: Console, models: Sequence[str], config: Config, answers: int, probe: bool) -> Told:
     told: Told = {}
@@ -103,7 +112,7 @@ def _of_models(console: Console, models: Sequence[str], config: Config, answers:
         charter = build.found_charter(config, build.local_key(config.run.seed, 0), "evaluation", Path(folder))
         with closing(Exam(charter, config, Path(folder))) as exam:
             for model in models:
-                policy = _load(model, config)
+                policy = load_model(model, config)
                 outcomes, _ = exam.report(policy, answers)
                 said = told[model] = {"pass@1": figures(scores(outcomes))}
                 if answers > 1:
@@ -120,7 +129,8 @@ def _of_models(console: Console, models: Sequence[str], config: Config, answers:
     return told
 
 
-def _load(model: str, config: Config) -> Policy:
+def load_model(model: str, config: Config) -> Policy:
+    """A model that answers as the configuration says."""
     build.set_threads(config)
     return load(model, device=config.model.device, precision=config.model.precision, seed=config.run.seed)
 
@@ -176,14 +186,14 @@ def _overlap(folder: RunFolder) -> int:
 def ask_model(model: str, charter: Charter, config: Config, files: Path) -> Score:
     """How well a model answers the report questions of a charter."""
     with closing(Exam(charter, config, files)) as exam:
-        outcomes, tokens = exam.report(_load(model, config))
+        outcomes, tokens = exam.report(load_model(model, config))
     return Score(0, scores(outcomes), tokens)
 
 
 def outcomes_of(model: str, charter: Charter, config: Config, files: Path) -> list[Outcome]:
     """A model's own answers to those, one by one."""
     with closing(Exam(charter, config, files)) as exam:
-        return exam.report(_load(model, config))[0]
+        return exam.report(load_model(model, config))[0]
 
 
 def figures(families: tuple[FamilyScore, ...]) -> dict[str, list[float]]:
