@@ -19,6 +19,7 @@ from waggle.core.errors import WaggleError, printable
 ORDER = (
     "swarm",
     "join",
+    "answer",
     "new",
     "status",
     "dash",

@@ -230,6 +230,49 @@ def join(
         joining.play(console, folder, quiet, tied)
 
 
+@app.command()
+def answer(
+    ticket: Annotated[str | None, typer.Argument(help="Ticket of a swarm, or a file that holds it.")] = None,
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", help="Join the local swarm in this run folder, on its network.", show_default=False),
+    ] = None,
+    run: Folder = None,
+    resume: Resume = None,
+    key: KeyFile = None,
+) -> None:
+    """Take the seat of a peer: answer a swarm's questions yourself.
+
+    What is right is signed with your key and offered to your peers, who check it and learn from it as from any other
+    answer. An empty line passes, /quit leaves; --resume takes the same seat again.
+    """
+    from waggle.net.namespace import enter_held
+
+    if into:
+        enter_held(into / "network")  # before any import that starts a thread
+    from rich.console import Console
+
+    from waggle.node import joining
+    from waggle.node.person import SETTINGS, Left
+    from waggle.node.runfolder import RunFolder
+
+    console = Console(markup=False, soft_wrap=True)
+    if resume:
+        _kept({"the ticket": ticket, "--run": run, "--key": key})
+        folder = RunFolder.open(resume)
+    else:
+        if bool(ticket) == bool(into):
+            raise ConfigError("name a swarm: its ticket, or with --into the folder of a local one")
+        invitation = joining.invitation(ticket, into)
+        with new_folder(run, "person") as path:
+            console.print(f"run folder {path}", highlight=False)
+            folder = joining.begin(console, path, load(None, list(SETTINGS)), key_file(key), invitation)
+    try:
+        joining.answer(console, folder)
+    except Left as left:
+        console.print(str(left))
+
+
 @app.command("eval")
 def evaluate(
     models: Annotated[

@@ -42,6 +42,10 @@ class Section(BaseModel):
     )
 
 
+PERSON = "person"
+"""The name of the model that is none, see `waggle answer`."""
+
+
 class ModelConfig(Section):
     """The language model of a node."""
 
@@ -61,6 +65,11 @@ class ModelConfig(Section):
     """URL of an OpenAI-compatible server, ending in /v1, whose model `name` answers: the node gives and learns not."""
     endpoint_key: str = ""
     """A file that holds the server's API key, where it wants one."""
+
+    @property
+    def gives(self) -> bool:
+        """Whether the node only gives: a server or a person answers, and nothing is learned."""
+        return bool(self.endpoint) or self.name == PERSON
 
 
 class TasksConfig(Section):

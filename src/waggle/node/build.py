@@ -25,6 +25,7 @@ from waggle.node.endpoint import EndpointLearner
 from waggle.node.evaluate import Grades
 from waggle.node.learner import Learner, ModelLearner
 from waggle.node.node import Node
+from waggle.node.person import PersonLearner
 from waggle.node.runfolder import RunFolder
 from waggle.policy.load import load
 from waggle.policy.logprobs import choose_packing
@@ -181,6 +182,8 @@ def make_learner(config: Config, keep: bool, say: Say) -> tuple[Learner, Config]
     """
     if config.model.endpoint:
         return EndpointLearner(config.model), config
+    if config.model.gives:
+        return PersonLearner(say), config
     threads = set_threads(config)
     made = plan_memory(config, 1, keep)
     say(f"model {config.model.name}, {threads} thread{'s' if threads > 1 else ''}")

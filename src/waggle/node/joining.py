@@ -22,6 +22,7 @@ from waggle.net.blobs import fetch
 from waggle.net.pace import Pace
 from waggle.net.transport import read_address
 from waggle.node import build, place
+from waggle.node.person import Telling
 from waggle.node.runfolder import RunFolder, node_folders
 from waggle.node.session import open_node, play_node, prepare
 from waggle.swarm.charter import PREFIX, is_member, read_ticket
@@ -93,7 +94,7 @@ def begin(console: Console, path: Path, config: Config, key_file: Path, invited:
             "questions of this swarm come from a file, and the ticket names no peer that could give it; "
             "get it from the swarm's founder and name it with --set tasks.file=FILE"
         )
-    gives = bool(config.model.endpoint)
+    gives = config.model.gives
     fitted = build.only_gives(config) if gives else build.fitted(config, build.plan_memory(config, 1))
     peers = invited.peers if invited else []
     if missing:
@@ -185,6 +186,23 @@ def play(
     """
     with alone(Key.load(folder.key_file).id, tied):
         play_node(open_node(console, folder, files_of(folder.path), overrides), quiet, tied)
+
+
+def answer(console: Console, folder: RunFolder) -> None:
+    """Let a person play the node of a locked folder, until he leaves.
+
+    Raises:
+        Left: he has.
+        WaggleError: see `open_node`; or its key is in use.
+    """
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False)
+
+    with alone(Key.load(folder.key_file).id, tied=False):
+        session = open_node(console, folder, files_of(folder.path))
+        session.node.grader = Telling(session.node.grader, say)
+        play_node(session, quiet=True)
 
 
 def files_of(path: Path) -> Path:

@@ -107,8 +107,8 @@ def replays(folder: RunFolder) -> list[Replay]:
 
 def _recorded(folder: RunFolder, rounds: int | None) -> list[Arrival]:
     """What came in, as many rounds as wanted."""
-    if folder.config().model.endpoint:
-        raise RunError(f"{folder.path} gives answers of an endpoint and learns nothing, so there is nothing to replay")
+    if folder.config().model.gives:
+        raise RunError(f"{folder.path} only gives and learns nothing, so there is nothing to replay")
     record = arrivals(folder.arrivals_file)
     if not record:
         raise RunError(

@@ -80,7 +80,7 @@ class Watch:
         self.status = NodeStatus(folder.path.name, folder.path, "running")
         config = folder.config()
         self._foreign = config.round.foreign if foreign is None else foreign
-        self._gives = bool(config.model.endpoint)
+        self._gives = config.model.gives
         self._metrics, self._events = Tail(folder.metrics_file), Tail(folder.events_file, LATE_BYTES)
 
     def look(self, ahead: int = 0) -> list[dict[str, Any]]:

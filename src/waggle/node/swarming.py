@@ -71,8 +71,8 @@ def start(console: Console, path: Path, config: Config, keys: Sequence[Key], cha
         WaggleError: whatever is wrong with model, tasks, memory or disk, in one sentence.
     """
     _refuse_net(config)
-    if config.model.endpoint:
-        raise ConfigError("model.endpoint only gives, and a swarm within one machine learns; use `waggle join`")
+    if config.model.gives:
+        raise ConfigError("a server or a person only gives, and a swarm within one machine learns; use `waggle join`")
     with apart() as there:
         fitted, parts = _shares(console, there, config, len(keys))
         write_atomic(path / "config.toml", dump(fitted).encode())
