@@ -66,17 +66,14 @@ def ask(
 ) -> None:
     """Let a model answer a judge's questions, once each, and say how it did."""
     from waggle.core.keys import Key
-    from waggle.node import build
+    from waggle.node.asking import load_model
     from waggle.node.chatting import model_of
     from waggle.node.evaluate import wilson
     from waggle.node.judge import Court, answerer, fresh_number, require_http
-    from waggle.policy.load import load
 
     config, me = load_config(config_file, sets or []), Key.load(key_file(key))
     court = Court(require_http(url), me)
-    name = model_of(model)
-    build.set_threads(config)
-    policy = load(name, device=config.model.device, precision=config.model.precision, seed=config.run.seed)
+    policy = load_model(model_of(model), config)
     say, weights, right = answerer(policy, config.eval.temperature), policy.content_digest(), 0.0
     for number in range(1, count + 1):
         one = court.try_(weights, say, fresh_number(), round_)

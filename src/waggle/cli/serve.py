@@ -40,14 +40,11 @@ def serve(
     secret = web.read_token(token, host)
     config = load_config(config_file, sets or [])
     with web.listening(host, port) as sock:
-        from waggle.node import build
+        from waggle.node.asking import load_model
         from waggle.node.chatting import model_of
         from waggle.node.serving import app_of
-        from waggle.policy.load import load
 
-        name = model_of(model)
-        build.set_threads(config)
-        policy = load(name, device=config.model.device, precision=config.model.precision, seed=config.run.seed)
+        policy = load_model(model_of(model), config)
         print(f"{policy.name} answers at {_address(host, sock)}/v1; Ctrl-C ends it", flush=True)
         web.serve(app_of(policy, secret, host), sock)
 

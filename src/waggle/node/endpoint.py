@@ -11,7 +11,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -23,8 +23,8 @@ from waggle.core.codec import digest_bytes
 from waggle.core.config import ModelConfig
 from waggle.core.errors import ConfigError, ModelError
 from waggle.core.rng import seed_for
-from waggle.core.types import MAX_TEXT_CHARS, Completion, Group, Sampling, Task, Text
-from waggle.node.learner import NO_RATES, Step
+from waggle.core.types import MAX_TEXT_CHARS, Completion, Sampling, Task, Text
+from waggle.node.learner import Giver
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,15 +35,12 @@ WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0)
 MAX_REPLY_BYTES = 64 << 20
 
 
-class EndpointLearner:
+class EndpointLearner(Giver):
     """Fills `Learner`. Example: `EndpointLearner(ModelConfig(name="m", endpoint="http://localhost:8000/v1"))`.
 
     Raises:
         ConfigError: the key file cannot be read.
     """
-
-    tokenizer = b""
-    learns = False
 
     def __init__(self, model: ModelConfig) -> None:
         self.model, self._url = model.name, model.endpoint.rstrip("/") + "/chat/completions"
@@ -102,22 +99,6 @@ class EndpointLearner:
         request = urllib.request.Request(self._url, json.dumps(body).encode(), self._headers)
         with urllib.request.urlopen(request, timeout=ANSWER_S) as reply:
             return json.loads(reply.read(MAX_REPLY_BYTES))
-
-    def spells(self, completion: Completion) -> bool:
-        return completion.tokens is None
-
-    def pack(self, groups: Sequence[Group], me: bytes, rates: Mapping[bytes, float] = NO_RATES) -> bytes:
-        return b""
-
-    def step(self, batch: bytes) -> Step:
-        return Step(False, {})
-
-    def save(self, folder: Path) -> None: ...
-    def load(self, folder: Path) -> None: ...
-    def export(self, folder: Path) -> None: ...
-    def return_to(self, folder: Path) -> None: ...
-    def prose_bits(self) -> float:
-        return 0.0
 
 
 def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:

@@ -90,6 +90,29 @@ class Learner(Protocol):
         ...
 
 
+class Giver:
+    """The half of a `Learner` that learns, for one that only gives text."""
+
+    tokenizer = b""
+    learns = False
+
+    def spells(self, completion: Completion) -> bool:
+        return completion.tokens is None
+
+    def pack(self, groups: Sequence[Group], me: bytes, rates: Mapping[bytes, float] = NO_RATES) -> bytes:
+        return b""
+
+    def step(self, batch: bytes) -> Step:
+        return Step(False, {})
+
+    def save(self, folder: Path) -> None: ...
+    def load(self, folder: Path) -> None: ...
+    def export(self, folder: Path) -> None: ...
+    def return_to(self, folder: Path) -> None: ...
+    def prose_bits(self) -> float:
+        return 0.0
+
+
 def lineage(parent: bytes, batch: bytes) -> bytes:
     """The lineage digest after a step: it commits to the base weights and to every batch since."""
     return digest_bytes("Lineage", parent + digest_bytes("Batch", batch))

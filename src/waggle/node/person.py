@@ -6,14 +6,13 @@ wrong one makes no group with a signal and stays here.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from waggle.core.codec import digest_bytes
 from waggle.core.config import PERSON
-from waggle.core.types import MAX_TEXT_CHARS, Completion, Group, Sampling, Task, Text, Verdict
+from waggle.core.types import MAX_TEXT_CHARS, Completion, Sampling, Task, Text, Verdict
 from waggle.node.evaluate import Grades
-from waggle.node.learner import NO_RATES, Step
+from waggle.node.learner import Giver
 
 SETTINGS = (f"model.name={PERSON}", "round.local=1", "round.group_size=2", "round.refills=0", "run.record_mb=0")
 LEAVE = "/quit"
@@ -24,16 +23,13 @@ class Left(Exception):
     """The person has left."""
 
 
-class PersonLearner:
+class PersonLearner(Giver):
     """Fills `Learner`. Example: `PersonLearner(print, lambda: input())`.
 
     Args:
         say: shows a line.
         hear: gives a line that was typed; nothing at the end of the input.
     """
-
-    tokenizer = b""
-    learns = False
 
     def __init__(self, say: Say, hear: Callable[[], str] = lambda: sys.stdin.readline()) -> None:
         self.model, self._say, self._hear = PERSON, say, hear
@@ -58,22 +54,6 @@ class PersonLearner:
             raise Left("you have left; what you gave stays with your peers")
         text = typed.strip().replace("\\n", "\n")[:MAX_TEXT_CHARS]
         return [Completion((Text(said),), "stop") for said in (text, *[""] * (num - 1))]
-
-    def spells(self, completion: Completion) -> bool:
-        return completion.tokens is None
-
-    def pack(self, groups: Sequence[Group], me: bytes, rates: Mapping[bytes, float] = NO_RATES) -> bytes:
-        return b""
-
-    def step(self, batch: bytes) -> Step:
-        return Step(False, {})
-
-    def save(self, folder: Path) -> None: ...
-    def load(self, folder: Path) -> None: ...
-    def export(self, folder: Path) -> None: ...
-    def return_to(self, folder: Path) -> None: ...
-    def prose_bits(self) -> float:
-        return 0.0
 
 
 class Telling:
